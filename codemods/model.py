@@ -1,0 +1,126 @@
+"""The records that the codemods hand over: what a norm computes, what was decided, what to edit.
+
+Nothing here knows a model, imports torch or reads a file. Positions count lines and columns
+from 1, columns in code points, as editors show them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+WeightKind = Literal["none", "scale", "offset"]
+MultiplyIn = Literal["float32", "weight dtype", "input dtype"]
+Verdict = Literal["convert", "done", "refuse"]
+
+
+@dataclass(frozen=True)
+class Computes:
+    """What one constructed norm computes, in vLLM's terms.
+
+    weight: ``none`` (no parameter), ``scale`` (``x * w``) or ``offset`` (``x * (offset + w)``).
+    offset: the constant added to the weight; 0.0 unless ``weight`` is ``offset``.
+    multiply_in: the dtype in which the weight is multiplied; None without a weight.
+    eps: source text of the epsilon as the constructing scope sees it, e.g.
+        ``config.rms_norm_eps`` or ``1e-06``.
+    residual, grouped, gated, bias, mean_subtracted: true when the local norm also does that.
+    """
+
+    weight: WeightKind
+    offset: float
+    multiply_in: MultiplyIn | None
+    eps: str | None
+    initial: Literal["zeros", "ones", "empty"] | None = None
+    residual: bool = False
+    grouped: bool = False
+    gated: bool = False
+    bias: bool = False
+    mean_subtracted: bool = False
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace one expression (a call or a name) that starts at ``line``, ``column``.
+
+    ``old`` is the exact source text of the expression as it stands in the file and guards
+    against a stale position. ``new`` is the replacement on one line, laid out by the editor
+    to the file's line length.
+    """
+
+    line: int
+    column: int
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class ProofCase:
+    """How to run a local norm and its replacement side by side.
+
+    module: Python source that defines the local class and everything it needs, importable
+        with nothing but torch installed.
+    old, new: expressions that build the two norms. They may use the names ``SIZE`` (the
+        normalised size, an int), ``EPS`` (a float), ``torch`` and, in ``old``, what ``module``
+        defines; in ``new``, ``RMSNorm`` and ``GemmaRMSNorm``.
+    weight: what the parameter ``weight`` of both is drawn as (none: there is no parameter).
+    eps: the epsilon when the source states a number, else None (the prover picks real ones).
+    """
+
+    module: str
+    old: str
+    new: str
+    weight: WeightKind
+    eps: float | None = None
+
+
+@dataclass(frozen=True)
+class Site:
+    """One construction of a model-local norm, and what was decided about it.
+
+    ``target`` is the new expression in one line. ``imports`` maps a module to the names that
+    ``target`` needs from it; an empty tuple means ``import module``.
+    """
+
+    line: int
+    column: int
+    code: str
+    norm: str
+    attribute: str | None
+    computes: Computes | None
+    verdict: Verdict
+    target: str | None
+    reason: str | None
+    edits: tuple[Edit, ...] = ()
+    imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    proof: ProofCase | None = None
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """Everything that one file needs, all or nothing.
+
+    edits: the expressions to replace; they do not overlap.
+    imports: module -> names to import from it (``()``: ``import module``).
+    dead: module-level classes and functions that lose their last use with these edits.
+    """
+
+    edits: tuple[Edit, ...]
+    imports: dict[str, tuple[str, ...]]
+    dead: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EditResult:
+    """The file after a plan was carried out.
+
+    lost_comments: comments that went with a removed class, as they stood.
+    removed: names of the classes, functions and imports that went.
+    """
+
+    source: bytes
+    removed: tuple[str, ...] = ()
+    lost_comments: tuple[str, ...] = ()
+
+
+class RefusedEdit(Exception):
+    """The plan cannot be carried out without a loss; the message says what and where."""

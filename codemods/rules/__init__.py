@@ -1,0 +1,1 @@
+"""One rule a file; each registers itself when the package is walked."""

@@ -1,0 +1,1 @@
+"""Norm definitions and their providers."""

@@ -1,0 +1,1 @@
+"""Command line, checkouts, evidence and reports."""
