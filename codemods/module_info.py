@@ -1,0 +1,103 @@
+"""What one Python file defines and imports, read once with Python's own parser."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+@dataclass
+class ModuleInfo:
+    """Names bound at the top level of a file.
+
+    imports: local name -> full dotted name (``nn`` -> ``torch.nn``); relative imports keep
+        their leading dots.
+    parents: every node's parent, for asking where an expression stands.
+    """
+
+    tree: ast.Module
+    text: str
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    constants: dict[str, ast.expr] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+
+    def enclosing(
+        self, node: ast.AST, *kinds: type[ast.AST]
+    ) -> ast.AST | None:
+        """The innermost node of one of ``kinds`` that contains ``node``."""
+        current = self.parents.get(node)
+        while current is not None and not isinstance(current, kinds):
+            current = self.parents.get(current)
+        return current
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """Lines with their ends, as UTF-8, split only where Python ends a line."""
+        return [line.encode() for line in re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", self.text)]
+
+    def segment(self, node: ast.expr | ast.stmt) -> str:
+        """The source text of ``node``, exactly as it stands in the file."""
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        if first == last:
+            return self.lines[first][node.col_offset : node.end_col_offset].decode()
+        middle = self.lines[first + 1 : last]
+        return b"".join(
+            [
+                self.lines[first][node.col_offset :],
+                *middle,
+                self.lines[last][: node.end_col_offset],
+            ]
+        ).decode()
+
+    def column(self, node: ast.expr | ast.stmt) -> int:
+        """The column of ``node``'s start in code points, from 1."""
+        return len(self.lines[node.lineno - 1][: node.col_offset].decode()) + 1
+
+    def qualified(self, node: ast.expr) -> str | None:
+        """The dotted name of ``node`` with imports resolved, e.g. ``nn.Module`` ->
+        ``torch.nn.Module``; None when it is not a plain dotted name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return None
+        root = self.imports.get(node.id, node.id)
+        return ".".join([root, *reversed(parts)])
+
+
+def read_module(text: str) -> ModuleInfo:
+    """Parse ``text``; raises SyntaxError as Python does."""
+    info = ModuleInfo(tree=ast.parse(text), text=text)
+    for statement in info.tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            info.functions[statement.name] = statement
+        elif isinstance(statement, ast.ClassDef):
+            info.classes[statement.name] = statement
+        elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+            if isinstance(target, ast.Name):
+                info.constants[target.id] = statement.value
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            if statement.value is not None:
+                info.constants[statement.target.id] = statement.value
+    for node in ast.walk(info.tree):
+        for child in ast.iter_child_nodes(node):
+            info.parents[child] = node
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.asname:
+                    info.imports[alias.asname] = alias.name
+                else:
+                    root = alias.name.split(".")[0]
+                    info.imports[root] = root
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            for alias in node.names:
+                name = f"{base}.{alias.name}" if base.strip(".") else base + alias.name
+                info.imports[alias.asname or alias.name] = name
+    return info

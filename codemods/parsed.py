@@ -1,0 +1,233 @@
+"""A file parsed once with LibCST: its top-level statements, positions, scopes and uses of names."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, Scope, ScopeProvider
+
+from normport.codemods.model import RefusedEdit
+from normport.codemods.text import SourceText
+
+Definition = cst.ClassDef | cst.FunctionDef
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+
+
+@dataclass(frozen=True)
+class Span:
+    """A half-open range of offsets in the text."""
+
+    start: int
+    end: int
+
+    def covers(self, other: Span) -> bool:
+        return self.start <= other.start and other.end <= self.end
+
+
+@dataclass(frozen=True)
+class TopLevel:
+    """One statement of the module's body, with its decorators, without comments around it.
+
+    first, last: its lines, counted from 0.
+    """
+
+    node: Statement
+    span: Span
+    first: int
+    last: int
+
+    @property
+    def definition(self) -> Definition | None:
+        return self.node if isinstance(self.node, cst.ClassDef | cst.FunctionDef) else None
+
+    @property
+    def single(self) -> cst.BaseSmallStatement | None:
+        """The small statement that stands alone on its line, or None."""
+        if isinstance(self.node, cst.SimpleStatementLine) and len(self.node.body) == 1:
+            return self.node.body[0]
+        return None
+
+    @property
+    def imports(self) -> cst.Import | cst.ImportFrom | None:
+        return self.single if isinstance(self.single, cst.Import | cst.ImportFrom) else None
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place where code or a forward reference names something of the module's scope."""
+
+    name: str
+    span: Span
+
+
+class Parsed:
+    """Everything the editor asks about one file. RefusedEdit where LibCST cannot read it."""
+
+    def __init__(self, source: SourceText) -> None:
+        self.source = source
+        try:
+            self.module = cst.parse_module(source.text)
+        except cst.ParserSyntaxError as error:
+            raise RefusedEdit(
+                f"line {error.raw_line}, column {error.raw_column + 1}: "
+                "LibCST cannot parse the file from here on."
+            ) from error
+        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+        # Both properties' static types are wider than what these providers give.
+        self.positions: Mapping[cst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)  # type: ignore[assignment]
+        self.scopes: Mapping[cst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)  # type: ignore[assignment]
+        self.top = [self._top_level(node) for node in self.module.body]
+        self._check_positions()
+
+    def span(self, node: cst.CSTNode) -> Span:
+        where = self.positions[node]
+        return Span(
+            self.source.offset(where.start.line, where.start.column),
+            self.source.offset(where.end.line, where.end.column),
+        )
+
+    def _top_level(self, node: Statement) -> TopLevel:
+        span = self.span(node)
+        start = span.start
+        if isinstance(node, cst.ClassDef | cst.FunctionDef) and node.decorators:
+            start = self.span(node.decorators[0]).start
+        first, last = self.source.line_at(start), self.source.line_at(max(span.end - 1, start))
+        return TopLevel(node, Span(start, span.end), first, last)
+
+    def _check_positions(self) -> None:
+        """Python's own parser must see the same statements on the same lines.
+
+        Every edit is a splice at a LibCST position, so a difference would put it elsewhere.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                body = ast.parse(self.source.text).body
+            except SyntaxError as error:
+                raise RefusedEdit(f"line {error.lineno}: Python cannot parse the file.") from error
+        theirs = [(node.lineno, node.end_lineno or node.lineno) for node in body]
+        ours = [
+            (self.source.line_at(self.span(node).start) + 1, top.last + 1)
+            for top in self.top
+            for node in (
+                top.node.body if isinstance(top.node, cst.SimpleStatementLine) else (top.node,)
+            )
+        ]
+        if [line for line, _ in theirs] != [line for line, _ in ours] or theirs[-1:] != ours[-1:]:
+            raise RefusedEdit("LibCST and Python read the file's lines differently.")
+
+    @cached_property
+    def uses(self) -> dict[str, list[Use]]:
+        """Uses of module-level (or unbound) names, by their first part, forward references too."""
+        found: dict[str, list[Use]] = {}
+        seen = {scope for scope in self.scopes.values() if scope is not None}
+        for scope in seen:
+            for access in scope.accesses:
+                for name in set(_root_names(access.node)):
+                    if not self.local_binding(access.scope, name):
+                        found.setdefault(name, []).append(Use(name, self.span(access.node)))
+        return found
+
+    def local_binding(self, scope: Scope, name: str) -> bool:
+        """True where a function, class or comprehension binds ``name`` for code in ``scope``."""
+        assignments = scope[name]
+        return bool(assignments) and not any(
+            item.scope is scope.globals or item.scope is scope.globals.parent
+            for item in assignments
+        )
+
+    @cached_property
+    def global_scope(self) -> Scope:
+        return next(scope for scope in self.scopes.values() if scope is not None).globals
+
+    @cached_property
+    def strings(self) -> list[cst.SimpleString]:
+        """All string literals that are not statements of their own, as docstrings are."""
+        alone = {
+            small.value
+            for node in self.positions
+            if isinstance(node, cst.SimpleStatementLine)
+            for small in node.body
+            if isinstance(small, cst.Expr)
+        }
+        return [
+            node
+            for node in self.positions
+            if isinstance(node, cst.SimpleString) and node not in alone
+        ]
+
+    @cached_property
+    def exported(self) -> frozenset[str]:
+        """The names that statements about ``__all__`` list."""
+        spans = [top.span for top in self.top if self._text(top).startswith("__all__")]
+        return frozenset(
+            str(node.evaluated_value)
+            for node in self.strings
+            if any(span.covers(self.span(node)) for span in spans)
+        )
+
+    def _text(self, top: TopLevel) -> str:
+        return self.source.text[top.span.start : top.span.end]
+
+    def comments(self, span: Span) -> list[str]:
+        """The comments inside a range, as they stand, in order."""
+        found = [
+            (inside.start, node.value)
+            for node in self.positions
+            if isinstance(node, cst.Comment) and span.covers(inside := self.span(node))
+        ]
+        return [text for _, text in sorted(found)]
+
+    def attached_comment(self, top: TopLevel) -> int:
+        """The first line of the comments directly above a statement, or the statement's own.
+
+        A block that starts the file is its header (licence, encoding) and belongs to nobody.
+        """
+        line = top.first
+        floor = max((other.last for other in self.top if other.last < top.first), default=-1)
+        while line - 1 > floor and self.source.lines[line - 1].startswith("#"):
+            line -= 1
+        return top.first if line == 0 else line
+
+
+def bound_name(alias: cst.ImportAlias) -> str:
+    """The name that an import binds: ``n`` in ``import m as n``, ``a`` in ``import a.b``."""
+    name = alias.evaluated_alias or alias.evaluated_name
+    return name.split(".")[0]
+
+
+def identifiers(expression: str) -> frozenset[str]:
+    """All names and attribute names in an expression; none where the text is not one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            tree = ast.parse(expression.strip(), mode="eval")
+        except (SyntaxError, ValueError):
+            return frozenset()
+    return frozenset(_identifiers(ast.walk(tree)))
+
+
+def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from identifiers(node.value)
+
+
+def _root_names(node: cst.BaseExpression) -> Iterator[str]:
+    if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
+        value = node.evaluated_value
+        yield from identifiers(value if isinstance(value, str) else "")
+        return
+    while isinstance(node, cst.Attribute | cst.Call):
+        node = node.value if isinstance(node, cst.Attribute) else node.func
+    if isinstance(node, cst.Name):
+        yield node.value

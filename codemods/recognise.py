@@ -1,0 +1,270 @@
+"""Reads a norm off the expression that a forward returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normport.codemods.model import Computes, MultiplyIn
+from normport.codemods.values import (
+    Cast,
+    Const,
+    Input,
+    Items,
+    Op,
+    Source,
+    Tensor,
+    Unknown,
+    Value,
+    Weight,
+    peel,
+    walk,
+)
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A norm that was read completely.
+
+    weight: the parameter it multiplies by. eps: the value under the root.
+    """
+
+    computes: Computes
+    weight: Weight | None
+    eps: Const | Source
+
+
+@dataclass(frozen=True)
+class NotStandard:
+    """RMS normalisation with something in it that no standard layer has.
+
+    code: the refusal's code. why: one clause for the finding.
+    """
+
+    code: str
+    why: str
+    computes: Computes | None = None
+
+
+def recognise(value: Value) -> Recognised | NotStandard | None:
+    """What ``value`` computes; None when there is no RMS normalisation in it at all."""
+    if isinstance(value, Items):
+        tensors = [v for v in value.values if _contains_norm(v)]
+        if not tensors:
+            return None
+        return NotStandard("NP216", "its forward returns a tuple", _rough(value))
+    if not _contains_norm(value):
+        return None
+    extras = _extras(value)
+    if extras is not None:
+        return extras
+    outer = value
+    if isinstance(outer, Cast) and outer.dtype == "input":
+        outer = outer.operand
+    elif isinstance(value, Tensor) and value.dtype != "input":
+        return NotStandard(
+            "NP217", f"its result is {_dtype_text(value)}, not the input's dtype", _rough(value)
+        )
+    core = _core(outer)
+    if core is not None:
+        return _result(None, core, None, 0.0)
+    if isinstance(outer, Op) and outer.kind == "mul":
+        for norm, factor in (outer.operands, outer.operands[::-1]):
+            core = _core(peel(norm))
+            scale = _weight(factor)
+            if core is not None and scale is not None:
+                weight, offset = scale
+                return _result(weight, core, _multiply_in(outer, norm), offset)
+    return NotStandard("NP210", "its computation is not that of a standard norm", _rough(value))
+
+
+def _result(
+    weight: Weight | None, core: tuple[Value, bool], multiply_in: MultiplyIn | None, offset: float
+) -> Recognised | NotStandard:
+    eps, float32 = core
+    kind = "none" if weight is None else ("offset" if offset else "scale")
+    text = eps.text if isinstance(eps, Source) else None
+    if isinstance(eps, Const) and isinstance(eps.value, int | float):
+        text = repr(eps.value)
+    computes = Computes(
+        weight=kind,  # type: ignore[arg-type]
+        offset=offset,
+        multiply_in=multiply_in,
+        eps=text,
+        initial=_initial(weight),
+    )
+    if not float32:
+        return NotStandard("NP218", "it normalises in the input's dtype, not in float32", computes)
+    if text is None:
+        why = eps.why if isinstance(eps, Unknown) else "its epsilon is computed"
+        return NotStandard("NP210", f"its epsilon is not known: {why}", computes)
+    assert isinstance(eps, Const | Source)
+    return Recognised(computes, weight, eps)
+
+
+def _core(value: Value) -> tuple[Value, bool] | None:
+    """``(eps, in float32)`` when ``value`` is x / rms(x), in any of its spellings."""
+    if not isinstance(value, Op) or value.kind not in ("mul", "div"):
+        return None
+    pairs = [value.operands] if value.kind == "div" else [value.operands, value.operands[::-1]]
+    for numerator, root in pairs:
+        peeled = peel(root)
+        if not isinstance(peeled, Op):
+            continue
+        wanted = "sqrt" if value.kind == "div" else "rsqrt"
+        if peeled.kind != wanted or not isinstance(peel(numerator), Input):
+            continue
+        total = peel(peeled.operands[0])
+        if not isinstance(total, Op) or total.kind != "add":
+            continue
+        for mean, eps in (total.operands, total.operands[::-1]):
+            squared = _mean_of_square(peel(mean))
+            if squared is not None and peel(squared) == peel(numerator):
+                if not isinstance(eps, Tensor):
+                    inside = [numerator, mean, root]
+                    float32 = all(isinstance(v, Tensor) and v.dtype == "float32" for v in inside)
+                    return eps, float32
+    return None
+
+
+def _mean_of_square(value: Value) -> Value | None:
+    if isinstance(value, Op) and value.kind == "mean" and value.detail == "last keepdim":
+        return _square(peel(value.operands[0]))
+    return None
+
+
+def _square(value: Value) -> Value | None:
+    if isinstance(value, Op):
+        if value.kind == "square":
+            return value.operands[0]
+        if value.kind == "mul" and value.operands[0] == value.operands[1]:
+            return value.operands[0]
+    return None
+
+
+def _weight(value: Value) -> tuple[Weight, float] | None:
+    """``(parameter, offset)`` when ``value`` is a weight with a constant added, or without."""
+    peeled = peel(value)
+    if isinstance(peeled, Weight):
+        return peeled, 0.0
+    if isinstance(peeled, Op) and peeled.kind == "add":
+        for weight, offset in (peeled.operands, peeled.operands[::-1]):
+            inner = peel(weight)
+            if isinstance(inner, Weight) and isinstance(offset, Const):
+                if isinstance(offset.value, int | float):
+                    return inner, float(offset.value)
+    return None
+
+
+def _multiply_in(product: Op, norm: Value) -> MultiplyIn:
+    """In which dtype the weight is multiplied, from the product's and the norm's own dtype."""
+    norm_dtype = norm.dtype if isinstance(norm, Tensor) else "other"
+    if product.dtype == "float32" and norm_dtype == "float32":
+        return "float32"
+    return "weight dtype" if norm_dtype == "param" else "input dtype"
+
+
+def _initial(weight: Weight | None) -> str | None:  # type: ignore[return]
+    return weight.initial if weight is not None else None
+
+
+def _contains_norm(value: Value) -> bool:
+    """Whether a reciprocal root of a mean (or sum) of squares occurs in ``value``."""
+    for part in walk(value):
+        if isinstance(part, Op) and part.kind in ("rsqrt", "sqrt"):
+            for inner in walk(part):
+                if isinstance(inner, Op) and inner.kind in ("mean", "sum"):
+                    if any(
+                        isinstance(i, Op) and (i.kind == "square" or _square(i) is not None)
+                        for i in walk(inner)
+                    ):
+                        return True
+    return False
+
+
+def _extras(value: Value) -> NotStandard | None:
+    """The first thing in ``value`` that no standard layer does, in order of how much it tells."""
+    parts = walk(value)
+    kinds = {p.kind for p in parts if isinstance(p, Op)}
+    rough = _rough(value)
+    inputs = {p.position for p in parts if isinstance(p, Input)}
+    if "all_reduce" in kinds:
+        return NotStandard("NP205", "its variance is reduced over the tensor-parallel group", rough)
+    if rough.mean_subtracted:
+        return NotStandard("NP201", "it subtracts the mean", rough)
+    if rough.grouped:
+        return NotStandard("NP202", "it reshapes its input and normalises groups", rough)
+    if rough.gated:
+        return NotStandard("NP203", "it multiplies by a gate", rough)
+    if rough.bias:
+        return NotStandard("NP204", "it adds a bias", rough)
+    if len(inputs) > 1:
+        return NotStandard("NP216", "it uses a second input", rough)
+    if "slice" in kinds:
+        return NotStandard("NP210", "it normalises a slice of its input", rough)
+    if any(isinstance(p, Op) and p.kind == "sum" for p in parts):
+        return NotStandard("NP210", "it sums the squares instead of averaging them", rough)
+    for part in parts:
+        if isinstance(part, Unknown):
+            return NotStandard("NP210", f"its computation is not followed: {part.why}", rough)
+        if isinstance(part, Op) and part.kind.startswith("call:"):
+            name = part.kind.removeprefix("call:")
+            return NotStandard("NP210", f"its computation is not followed: {name}", rough)
+    return None
+
+
+def _rough(value: Value) -> Computes:
+    """As much of the semantics as can be said of a norm that is refused."""
+    parts = walk(value)
+    weights = [p for p in parts if isinstance(p, Weight)]
+    inputs = {p.position for p in parts if isinstance(p, Input)}
+    subtracted = gate = bias = grouped = False
+    for part in parts:
+        if not isinstance(part, Op):
+            continue
+        if part.kind == "sub" and any(
+            isinstance(peel(o), Op) and peel(o).kind == "mean"  # type: ignore[attr-defined]
+            for o in part.operands
+        ):
+            subtracted = True
+        if part.kind == "mul" and any(
+            isinstance(p, Op) and p.kind in ("call:silu", "call:sigmoid", "call:gelu")
+            for o in part.operands
+            for p in walk(o)
+        ):
+            gate = True
+        if part.kind == "add" and any(isinstance(peel(o), Weight) for o in part.operands):
+            bias = bias or any(_contains_norm(o) for o in part.operands)
+        if part.kind == "reshape":
+            grouped = True
+    main = weights[0] if weights else None
+    return Computes(
+        weight="none" if main is None else "scale",
+        offset=0.0,
+        multiply_in=None,
+        eps=None,
+        initial=_initial(main),  # type: ignore[arg-type]
+        residual=len(inputs) > 1 and not gate,
+        grouped=grouped,
+        gated=gate,
+        bias=bias,
+        mean_subtracted=subtracted,
+    )
+
+
+def _dtype_text(value: Value) -> str:
+    dtype = value.dtype if isinstance(value, Tensor) else "other"
+    return {"float32": "float32", "param": "in the weight's dtype"}.get(dtype, "in another dtype")
+
+
+def describe(computes: Computes) -> str:
+    """``computes`` in a few words, e.g. ``weightless, float32``."""
+    parts = {
+        "none": "weightless",
+        "scale": "weight",
+        "offset": f"{computes.offset:g} + weight",
+    }[computes.weight]
+    if computes.multiply_in is not None:
+        parts += f", multiplied in {computes.multiply_in}"
+    return parts + (f", eps {computes.eps}" if computes.eps else "")
+
+

@@ -1,0 +1,91 @@
+"""Rules: what can be converted, what is refused, and why. Found by walking ``rules/``."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from normport.codemods import rules
+from normport.codemods.model import Computes
+
+
+@dataclass(frozen=True)
+class NormSite:
+    """What a rule needs to write its target.
+
+    size: source text of the normalised size in the constructing scope.
+    eps: source text of the epsilon there.
+    """
+
+    computes: Computes
+    size: str
+    eps: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """A replacement: ``text`` on one line, what it imports, and a sentence when it needs one.
+
+    layer: the standard layer's class name.
+    """
+
+    layer: str
+    text: str
+    imports: dict[str, tuple[str, ...]]
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Example:
+    """Source before and after; ``after`` is None where the rule refuses."""
+
+    before: str
+    after: str | None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of finding.
+
+    applies, target: for ``convert`` rules only. ``target(site, unsafe)`` writes the
+    replacement; ``unsafe`` asks for the variant that is equal within a bound only.
+    """
+
+    code: str
+    kind: Literal["convert", "refuse"]
+    title: str
+    why: str
+    examples: tuple[Example, ...]
+    applies: Callable[[Computes], bool] | None = None
+    target: Callable[[NormSite, bool], Target] | None = None
+
+
+LAYERNORM = "vllm.model_executor.layers.layernorm"
+
+
+@cache
+def all_rules() -> dict[str, Rule]:
+    """Every rule by its code, in order of code.
+
+    Raises ValueError when two files claim one code.
+    """
+    found: dict[str, Rule] = {}
+    for info in pkgutil.iter_modules(rules.__path__, rules.__name__ + "."):
+        module = importlib.import_module(info.name)
+        for rule in module.RULES:
+            if rule.code in found:
+                raise ValueError(f"two rules claim the code {rule.code}")
+            found[rule.code] = rule
+    return dict(sorted(found.items()))
+
+
+def conversion(computes: Computes) -> Rule | None:
+    """The rule that converts what ``computes`` describes."""
+    for rule in all_rules().values():
+        if rule.applies is not None and rule.applies(computes):
+            return rule
+    return None

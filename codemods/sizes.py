@@ -1,0 +1,394 @@
+"""Infers the size of the dimension that a weightless norm normalises.
+
+The size is read from the data that flows into every call of the norm: a reshape, a split into
+stated sizes, the output size of the layer that produced it, an embedding. It must come out as
+one and the same expression at every call, and that expression must mean the same thing where
+the norm is constructed.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from normport.codemods.module_info import ModuleInfo
+
+_SAME_SIZE = {
+    "contiguous", "clone", "detach", "to", "float", "half", "bfloat16", "type", "type_as",
+    "add", "sub", "mul", "div", "abs", "neg", "relu", "sigmoid", "tanh", "exp",
+}  # fmt: skip
+_ELEMENTWISE = {"gelu", "silu", "relu", "sigmoid", "tanh", "relu2", "mish", "softplus"}
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Where a layer's output size stands in its constructor's arguments.
+
+    pair: its forward returns ``(output, bias)`` unless ``return_bias=False``.
+    gathers: the size holds only with ``gather_output=True``.
+    """
+
+    position: int
+    keyword: str
+    pair: bool = False
+    gathers: bool = False
+
+
+_LAYERS = {
+    "Linear": _Layer(1, "out_features"),
+    "Embedding": _Layer(1, "embedding_dim"),
+    "VocabParallelEmbedding": _Layer(1, "embedding_dim"),
+    "ReplicatedLinear": _Layer(1, "output_size", pair=True),
+    "RowParallelLinear": _Layer(1, "output_size", pair=True),
+    "ColumnParallelLinear": _Layer(1, "output_size", pair=True, gathers=True),
+    "RMSNorm": _Layer(0, "hidden_size"),
+    "GemmaRMSNorm": _Layer(0, "hidden_size"),
+    "LayerNorm": _Layer(0, "normalized_shape"),
+}
+
+Env = dict[str, str | None]
+
+
+class SizeInference:
+    """Sizes inside one class.
+
+    module: the file. node: the class that constructs the norm. init: its ``__init__``.
+    """
+
+    def __init__(self, module: ModuleInfo, node: ast.ClassDef, init: ast.FunctionDef) -> None:
+        self.module = module
+        self.node = node
+        self.init = init
+        self._found: list[str | None] = []
+        self._attribute = ""
+        self._local: set[str] = set()
+
+    def infer(self, attribute: str, site: ast.expr) -> tuple[str | None, str]:
+        """The size expression for ``self.attribute`` built at ``site``, or None and why not."""
+        self._attribute = attribute
+        self._found = []
+        for method in self.node.body:
+            if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method != self.init:
+                self._local = _stored(method) | _parameters(method)
+                self._block(method.body, {})
+        if not self._found:
+            return None, f"no call of self.{attribute} is seen in {self.node.name}"
+        sizes = {size for size in self._found if size is not None}
+        if None in self._found or len(sizes) != 1:
+            return None, (
+                f"the size of what flows into self.{attribute} is not known"
+                if len(sizes) < 2
+                else f"self.{attribute} is called with different sizes: {', '.join(sorted(sizes))}"
+            )
+        size = sizes.pop()
+        resolved = self._at_site(size, site)
+        if resolved is None:
+            return None, f"the size `{size}` is not available where self.{attribute} is built"
+        return resolved, ""
+
+    # Walking a method in order
+
+    def _block(self, body: list[ast.stmt], env: Env) -> None:
+        for statement in body:
+            self._statement(statement, env)
+
+    def _statement(self, node: ast.stmt, env: Env) -> None:
+        match node:
+            case ast.Assign():
+                self._visit(node.value, env)
+                for target in node.targets:
+                    self._bind(target, node.value, env)
+            case ast.AnnAssign():
+                if node.value is not None:
+                    self._visit(node.value, env)
+                    self._bind(node.target, node.value, env)
+            case ast.AugAssign():
+                self._visit(node.value, env)
+                if isinstance(node.target, ast.Name):
+                    env[node.target.id] = self._size(
+                        ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, node.value), env
+                    )
+            case ast.If():
+                self._visit(node.test, env)
+                branches = []
+                for body in (node.body, node.orelse):
+                    inner = dict(env)
+                    self._block(body, inner)
+                    if not (body and isinstance(body[-1], ast.Return | ast.Raise)):
+                        branches.append(inner)
+                names = {name for branch in branches for name in branch}
+                for name in names:
+                    sizes = {branch.get(name) for branch in branches}
+                    env[name] = sizes.pop() if len(sizes) == 1 else None
+            case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
+                self._nested(node)
+            case _:
+                for name in _stored(node):
+                    env[name] = None
+                bodies = [getattr(node, field, []) for field in ("body", "orelse", "finalbody")]
+                for handler in getattr(node, "handlers", []):
+                    bodies.append(handler.body)
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.expr):
+                        self._visit(child, env)
+                    elif isinstance(child, ast.withitem):
+                        self._visit(child.context_expr, env)
+                for body in bodies:
+                    self._block(body, env)
+                if bodies != [[], [], []]:
+                    for name in _stored(node):
+                        env[name] = None
+
+    def _nested(self, node: ast.AST) -> None:
+        """A nested function sees unknown sizes: its calls of the norm count as unknown."""
+        for inner in ast.walk(node):
+            if self._is_norm_call(inner):
+                self._found.append(None)
+
+    def _visit(self, expression: ast.expr, env: Env) -> None:
+        """Note the size that flows into each call of the norm inside ``expression``."""
+        for inner in ast.walk(expression):
+            if self._is_norm_call(inner):
+                assert isinstance(inner, ast.Call)
+                in_scope = self.module.enclosing(
+                    inner, ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp
+                )
+                known = in_scope is None and len(inner.args) == 1
+                self._found.append(self._size(inner.args[0], env) if known else None)
+
+    def _is_norm_call(self, node: ast.AST) -> bool:
+        return (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == self._attribute
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id == "self"
+        )
+
+    def _bind(self, target: ast.expr, value: ast.expr, env: Env) -> None:
+        if isinstance(target, ast.Name):
+            env[target.id] = self._size(value, env)
+        elif isinstance(target, ast.Tuple | ast.List):
+            sizes = self._sizes(value, env, len(target.elts))
+            for element, size in zip(target.elts, sizes, strict=True):
+                if isinstance(element, ast.Name):
+                    env[element.id] = size
+
+    # Sizes of expressions
+
+    def _sizes(self, value: ast.expr, env: Env, count: int) -> list[str | None]:
+        """Sizes of the items that ``value`` unpacks into."""
+        if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == count:
+            return [self._size(element, env) for element in value.elts]
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            if value.func.attr == "split" and value.args:
+                dims = [*value.args[1:2], *(k.value for k in value.keywords if k.arg == "dim")]
+                parts = value.args[0]
+                last = len(dims) == 1 and ast.unparse(dims[0]) == "-1"
+                if last and isinstance(parts, ast.List | ast.Tuple) and len(parts.elts) == count:
+                    return [self._method_text(part) for part in parts.elts]
+            layer = self._layer_call(value)
+            if layer is not None and layer[1]:
+                return [layer[0], *[None] * (count - 1)]
+        return [None] * count
+
+    def _size(self, node: ast.expr, env: Env) -> str | None:
+        match node:
+            case ast.Name():
+                return env.get(node.id)
+            case ast.Call():
+                return self._call_size(node, env)
+            case ast.BinOp():
+                left, right = self._size(node.left, env), self._size(node.right, env)
+                if isinstance(node.right, ast.Constant):
+                    return left
+                if isinstance(node.left, ast.Constant):
+                    return right
+                return left if left == right else None
+            case ast.IfExp():
+                left, right = self._size(node.body, env), self._size(node.orelse, env)
+                return left if left == right else None
+            case _:
+                return None
+
+    def _call_size(self, node: ast.Call, env: Env) -> str | None:
+        layer = self._layer_call(node)
+        if layer is not None:
+            return None if layer[1] else layer[0]
+        if not isinstance(node.func, ast.Attribute):
+            return None
+        name = node.func.attr
+        owner = self.module.qualified(node.func.value) or ""
+        if owner.split(".")[0] == "torch" and node.args:
+            return self._size(node.args[0], env) if name in _ELEMENTWISE else None
+        if self._is_norm_attribute(node.func):
+            return self._size(node.args[0], env) if len(node.args) == 1 else None
+        if owner == "self" or owner.startswith("self."):
+            return None
+        if name in ("reshape", "view") and node.args:
+            last = node.args[-1]
+            if len(node.args) == 1 and isinstance(last, ast.Tuple | ast.List) and last.elts:
+                last = last.elts[-1]
+            elif len(node.args) == 1:
+                return None
+            return self._method_text(last)
+        if name == "unflatten" and len(node.args) == 2 and ast.unparse(node.args[0]) == "-1":
+            sizes = node.args[1]
+            if isinstance(sizes, ast.Tuple | ast.List) and sizes.elts:
+                return self._method_text(sizes.elts[-1])
+        if name in _SAME_SIZE and name not in ("add", "sub", "mul", "div"):
+            return self._size(node.func.value, env)
+        return None
+
+    def _method_text(self, node: ast.expr) -> str | None:
+        """``node`` of a method's scope as text that means the same in the constructor."""
+        hidden = self._local | _stored(self.init) | _parameters(self.init)
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and part.id != "self" and part.id in hidden:
+                return None
+        return _text(node)
+
+    def _is_norm_attribute(self, func: ast.Attribute) -> bool:
+        return (
+            isinstance(func.value, ast.Name)
+            and func.value.id == "self"
+            and func.attr == self._attribute
+        )
+
+    def _layer_call(self, node: ast.Call) -> tuple[str | None, bool] | None:
+        """``(output size, returns a pair)`` when ``node`` calls a layer that the class built."""
+        func = node.func
+        if not (
+            isinstance(func, ast.Attribute)
+            and isinstance(func.value, ast.Name)
+            and func.value.id == "self"
+            and func.attr != self._attribute
+        ):
+            return None
+        built = [
+            value
+            for value in self._assigned(func.attr)
+            if not (isinstance(value, ast.Constant) and value.value is None)
+        ]
+        if len(built) != 1 or not isinstance(built[0], ast.Call):
+            return None
+        call = built[0]
+        kind = (self.module.qualified(call.func) or "").rsplit(".", 1)[-1]
+        local = kind in self.module.classes
+        layer = _LAYERS.get(kind) if not local else None
+        if layer is None:
+            return None
+        keywords = {k.arg: k.value for k in call.keywords}
+        if layer.gathers and ast.unparse(keywords.get("gather_output", call)) != "True":
+            return None, True
+        size = keywords.get(layer.keyword)
+        if size is None and len(call.args) > layer.position:
+            size = call.args[layer.position]
+        pair = layer.pair and ast.unparse(keywords.get("return_bias", call)) != "False"
+        return (_text(size) if size is not None else None), pair
+
+    def _assigned(self, attribute: str) -> list[ast.expr]:
+        """Everything that the class ever assigns to ``self.attribute``."""
+        found: list[ast.expr] = []
+        for node in ast.walk(self.node):
+            targets: list[ast.expr] = []
+            value: ast.expr | None = None
+            if isinstance(node, ast.Assign):
+                targets, value = node.targets, node.value
+            elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+                targets, value = [node.target], node.value
+            for target in targets:
+                if (
+                    isinstance(target, ast.Attribute)
+                    and target.attr == attribute
+                    and isinstance(target.value, ast.Name)
+                    and target.value.id == "self"
+                    and value is not None
+                ):
+                    found.append(value)
+        return found
+
+    # From a method's scope to the constructor's
+
+    def _at_site(self, size: str, site: ast.expr) -> str | None:
+        """``size`` as the constructor can say it at ``site``; None when it cannot."""
+        node = ast.parse(size, mode="eval").body
+        for part in ast.walk(node):
+            if isinstance(part, ast.Attribute | ast.Name | ast.Constant | ast.expr_context):
+                continue
+            if isinstance(part, ast.BinOp | ast.operator):
+                continue
+            return None
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and part.id != "self" and not self._steady(part.id, site):
+                return None
+        replaced = self._self_attributes(node, site)
+        return ast.unparse(replaced) if replaced is not None else None
+
+    def _self_attributes(self, node: ast.expr, site: ast.expr) -> ast.expr | None:
+        """``node`` with each ``self.X`` kept when set before ``site``, else spelled out."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id != "self":
+                return node
+            values = self._assigned(node.attr)
+            if len(values) != 1:
+                return None
+            if _inside(self.init, values[0]) and values[0].lineno < site.lineno:
+                return node if self._unconditional(values[0], site) else None
+            text = self._at_site(ast.unparse(values[0]), site)
+            return ast.parse(text, mode="eval").body if text is not None else None
+        for field, child in ast.iter_fields(node):
+            if isinstance(child, ast.expr):
+                new = self._self_attributes(child, site)
+                if new is None:
+                    return None
+                setattr(node, field, new)
+        return node
+
+    def _unconditional(self, value: ast.expr, site: ast.expr) -> bool:
+        """Whether every path of the constructor that reaches ``site`` has run ``value``."""
+        statement = self.module.enclosing(value, ast.stmt)
+        block = self.module.parents.get(statement) if statement is not None else None
+        current: ast.AST | None = site
+        while current is not None and current is not self.init:
+            current = self.module.parents.get(current)
+            if current is block:
+                return True
+        return False
+
+    def _steady(self, name: str, site: ast.expr) -> bool:
+        """Whether ``name`` is bound at ``site`` and means there what it means elsewhere."""
+        stores = [
+            n
+            for n in ast.walk(self.init)
+            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+        ]
+        if name in _parameters(self.init):
+            return not stores
+        if len(stores) == 1:
+            return stores[0].lineno < site.lineno and self._unconditional(stores[0], site)
+        if stores:
+            return False
+        return name in self.module.constants or name in self.module.imports
+
+
+def _inside(outer: ast.AST, inner: ast.AST) -> bool:
+    return any(node is inner for node in ast.walk(outer))
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    arguments = node.args
+    return {
+        a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    } - {"self"}
+
+
+def _text(node: ast.expr) -> str | None:
+    text = ast.unparse(node)
+    return None if text == "-1" else text
+
+
+def _stored(node: ast.AST) -> set[str]:
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }

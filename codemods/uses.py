@@ -1,0 +1,189 @@
+"""How a norm class and the attributes that hold its instances are used in their file."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from normport.codemods.module_info import ModuleInfo
+
+
+
+@dataclass
+class ClassUses:
+    """Uses of a class name beside its definition.
+
+    calls: constructions. annotations: names inside annotations. bases: subclasses.
+    checks: isinstance, issubclass and type comparisons. others: passed as a value, exported,
+    aliased, called through functools.partial and the like.
+    """
+
+    calls: list[ast.Call] = field(default_factory=list)
+    annotations: list[ast.Name] = field(default_factory=list)
+    bases: list[ast.ClassDef] = field(default_factory=list)
+    checks: list[ast.AST] = field(default_factory=list)
+    others: list[ast.AST] = field(default_factory=list)
+
+
+def class_uses(module: ModuleInfo, name: str) -> ClassUses:
+    """Every use of the module-level class ``name``."""
+    uses = ClassUses()
+    definition = module.classes[name]
+    annotations = _annotation_nodes(module)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+            parent = module.parents[node]
+            if isinstance(parent, ast.Call) and parent.func is node:
+                uses.calls.append(parent)
+            elif node in annotations:
+                uses.annotations.append(node)
+            elif isinstance(parent, ast.ClassDef) and node in parent.bases:
+                uses.bases.append(parent)
+            elif _is_super_argument(parent) and _within(module, node, definition):
+                continue
+            elif _is_type_check(module, node):
+                uses.checks.append(node)
+            else:
+                uses.others.append(node)
+    return uses
+
+
+def _annotation_nodes(module: ModuleInfo) -> set[ast.AST]:
+    found: set[ast.AST] = set()
+    for node in ast.walk(module.tree):
+        roots: list[ast.expr | None] = []
+        if isinstance(node, ast.AnnAssign):
+            roots.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            roots.append(node.returns)
+        elif isinstance(node, ast.arg):
+            roots.append(node.annotation)
+        for root in roots:
+            if root is not None:
+                found.update(ast.walk(root))
+    return found
+
+
+def _is_super_argument(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _within(module: ModuleInfo, node: ast.AST, outer: ast.AST) -> bool:
+    current: ast.AST | None = node
+    while current is not None:
+        if current is outer:
+            return True
+        current = module.parents.get(current)
+    return False
+
+
+def _is_type_check(module: ModuleInfo, node: ast.AST) -> bool:
+    parent = module.parents.get(node)
+    if isinstance(parent, ast.Tuple):
+        parent = module.parents.get(parent)
+    if isinstance(parent, ast.Compare):
+        return True
+    return (
+        isinstance(parent, ast.Call)
+        and isinstance(parent.func, ast.Name)
+        and parent.func.id in ("isinstance", "issubclass")
+    )
+
+
+@dataclass(frozen=True)
+class Objection:
+    """A use of a norm attribute that a conversion would break or cannot see through."""
+
+    code: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Where a construction is stored: ``self.attribute`` of ``owner``, built in ``init``."""
+
+    owner: ast.ClassDef
+    init: ast.FunctionDef
+    attribute: str
+    target: ast.Attribute
+
+
+def binding(module: ModuleInfo, call: ast.Call) -> Binding | None:
+    """The attribute of self that holds exactly this construction, if that is what it does.
+
+    Conditional expressions count: ``self.a = Norm(...) if flag else nn.Identity()``.
+    """
+    node: ast.AST = call
+    parent = module.parents.get(node)
+    while isinstance(parent, ast.IfExp) and node is not parent.test:
+        node, parent = parent, module.parents.get(parent)
+    target: ast.expr | None = None
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and parent.value is node:
+        target = parent.targets[0]
+    elif isinstance(parent, ast.AnnAssign) and parent.value is node:
+        target = parent.target
+    if not (
+        isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Name)
+        and target.value.id == "self"
+    ):
+        return None
+    init = module.enclosing(call, ast.FunctionDef, ast.Lambda, ast.AsyncFunctionDef)
+    owner = module.parents.get(init) if init is not None else None
+    if not isinstance(init, ast.FunctionDef) or not isinstance(owner, ast.ClassDef):
+        return None
+    return Binding(owner, init, target.attr, target)
+
+
+def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
+    """Why converting ``self.attribute`` would not be seen through, from all its uses here.
+
+    Counted are ``self.attribute`` in the owning class and ``anything.attribute`` elsewhere in
+    the file where ``anything`` is not ``self``.
+    """
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Attribute) or node.attr != bound.attribute:
+            continue
+        if not isinstance(node.ctx, ast.Load):
+            continue
+        on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+        inside = _within(module, node, bound.owner)
+        if on_self and not inside and not _inherits(module, node, bound.owner):
+            continue
+        found = _use_objection(module, node)
+        if found is not None:
+            return found
+    return None
+
+
+def _inherits(module: ModuleInfo, node: ast.AST, owner: ast.ClassDef) -> bool:
+    outer = module.enclosing(node, ast.ClassDef)
+    return isinstance(outer, ast.ClassDef) and any(
+        isinstance(base, ast.Name) and base.id == owner.name for base in outer.bases
+    )
+
+
+def _use_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
+    parent = module.parents[node]
+    where = f"in line {node.lineno}"
+    text = ast.unparse(node)
+    if isinstance(parent, ast.Call) and parent.func is node:
+        if len(parent.args) != 1 or parent.keywords or isinstance(parent.args[0], ast.Starred):
+            return Objection(
+                "NP208", f"`{ast.unparse(parent)}` {where} passes more than the input"
+            )
+        outer = module.parents[parent]
+        if isinstance(outer, ast.Assign) and any(
+            isinstance(t, ast.Tuple | ast.List) for t in outer.targets
+        ):
+            return Objection("NP208", f"the result of `{text}` is unpacked {where}")
+        if isinstance(outer, ast.Subscript) and outer.value is parent:
+            return Objection("NP208", f"the result of `{text}` is indexed {where}")
+        return None
+    if isinstance(parent, ast.Compare) and isinstance(parent.ops[0], ast.Is | ast.IsNot):
+        return None
+    if isinstance(parent, ast.Attribute):
+        return Objection("NP214", f"`{text}.{parent.attr}` is read {where}")
+    if isinstance(parent, ast.Expr):
+        return None
+    return Objection("NP209", f"`{text}` is passed on as a value {where}, its calls are not seen")
