@@ -1,0 +1,220 @@
+"""The ``normport`` command. Thin: options in, exit status and text out.
+
+Whatever is slow to import is imported inside the command that needs it, so that ``--help`` and
+``--version`` answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normport.tools.errors import UserError
+from normport.tools.options import (
+    AllowDirty,
+    AllowUnproven,
+    Diff,
+    Dims,
+    Format,
+    Installed,
+    NoProof,
+    OutputFormat,
+    Paths,
+    Strict,
+    Unsafe,
+    Write,
+)
+
+DONE, LEFT, FAILED = 0, 1, 2
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""Exit statuses: as a shell reports a process ended by SIGINT and by SIGPIPE."""
+
+app = typer.Typer(
+    name="normport",
+    help="Moves vLLM model files onto vLLM's standard norm layers and backports their dispatch.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+series_app = typer.Typer(no_args_is_help=True, help="Patch series that `normport port` wrote.")
+app.add_typer(series_app, name="series")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"normport {version('normport')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def scan(
+    paths: Paths,
+    output_format: Format = OutputFormat.text,
+    no_proof: NoProof = False,
+    unsafe: Unsafe = False,
+    dim: Dims = None,
+    strict: Strict = False,
+) -> None:
+    """Every model-local norm: what it computes, what it can become, or why it stays."""
+    from normport.tools.commands import Request, rewrite_command
+
+    request = Request(paths=paths, no_proof=no_proof, unsafe=unsafe, dims=dim, strict=strict)
+    raise typer.Exit(rewrite_command(request, output_format))
+
+
+@app.command()
+def rewrite(
+    paths: Paths,
+    output_format: Format = OutputFormat.text,
+    diff: Diff = False,
+    write: Write = False,
+    unsafe: Unsafe = False,
+    allow_unproven: AllowUnproven = False,
+    no_proof: NoProof = False,
+    dim: Dims = None,
+    strict: Strict = False,
+    allow_dirty: AllowDirty = False,
+) -> None:
+    """Convert model-local norms to standard layers: report, --diff or --write."""
+    from normport.tools.commands import Request, rewrite_command
+
+    request = Request(
+        paths=paths,
+        no_proof=no_proof,
+        unsafe=unsafe,
+        dims=dim,
+        strict=strict,
+        diff=diff,
+        write=write,
+        allow_unproven=allow_unproven,
+        allow_dirty=allow_dirty,
+    )
+    raise typer.Exit(rewrite_command(request, output_format))
+
+
+@app.command()
+def backport(
+    checkout: Annotated[str | None, typer.Argument(help="vLLM checkout or package folder.")] = None,
+    installed: Installed = False,
+    diff: Diff = False,
+    write: Write = False,
+    allow_dirty: AllowDirty = False,
+) -> None:
+    """Give the standard layers the XPU dispatch that the release lacks."""
+    from normport.tools.commands import backport_command
+
+    raise typer.Exit(
+        backport_command(
+            checkout, installed=installed, diff=diff, write=write, allow_dirty=allow_dirty
+        )
+    )
+
+
+@app.command()
+def port(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the patch series.")],
+    source: Annotated[
+        str | None, typer.Argument(help="Checkout, vllm folder, or release such as vllm==0.29.0.")
+    ] = None,
+    installed: Installed = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="FILE", help="Port this model file alone (repeatable)."),
+    ] = None,
+    no_proof: NoProof = False,
+    allow_unproven: AllowUnproven = False,
+    dim: Dims = None,
+) -> None:
+    """The main job: rewrite, backport and proof, written as a patch series for `git am`."""
+    from normport.tools.commands import port_command
+
+    raise typer.Exit(
+        port_command(
+            source,
+            out,
+            installed=installed,
+            only=only or [],
+            no_proof=no_proof,
+            allow_unproven=allow_unproven,
+            dims=dim,
+        )
+    )
+
+
+@series_app.command("status")
+def series_status(
+    checkout: Annotated[str, typer.Argument(help="vLLM checkout, folder or release.")],
+    series: Annotated[Path | None, typer.Option("--series", help="Folder of the series.")] = None,
+) -> None:
+    """What each patch would do there: clean, obsolete, conflict or no-op."""
+    from normport.tools.commands import series_status_command
+
+    raise typer.Exit(series_status_command(checkout, series))
+
+
+@app.command()
+def explain(
+    code: Annotated[str, typer.Argument(help="Rule code, e.g. NP101.")],
+) -> None:
+    """One rule: what it converts or refuses, why, and an example."""
+    from normport.tools.explain import explain_rule
+
+    sys.stdout.write(explain_rule(code))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit status; errors become one sentence on stderr."""
+    try:
+        status = app(args=list(arguments), prog_name="normport", standalone_mode=False)
+        sys.stdout.flush()
+    except UserError as error:
+        return _fail(str(error))
+    except typer.TyperException as error:
+        return _usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away; keep the interpreter's own flush at exit from complaining.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}.")
+    return status if isinstance(status, int) else DONE
+
+
+def _usage(error: typer.TyperException) -> int:
+    message = " ".join(error.format_message().split())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), file=sys.stderr)
+        return FAILED
+    return _fail(message if message.endswith(".") else f"{message}.")
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return FAILED

@@ -1,0 +1,154 @@
+"""``scan`` and ``rewrite``: run the pipeline, print the report, write the files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from normport.tools.diffs import git_diff
+from normport.tools.discover import shown_path
+from normport.tools.errors import UserError
+from normport.tools.findings import FileResult, Report, Safety
+from normport.tools.formats import render
+from normport.tools.options import OutputFormat
+from normport.tools.pipeline import Settings, run
+from normport.tools.terminal import colour_wanted, note, progress, write_bytes
+from normport.tools.tree import FileChange
+from normport.tools.workspace import apply_changes
+
+DONE, LEFT, FAILED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of ``scan`` and ``rewrite`` as the user gave them."""
+
+    paths: Sequence[Path]
+    no_proof: bool = False
+    unsafe: bool = False
+    dims: Sequence[str] | None = None
+    strict: bool = False
+    diff: bool = False
+    write: bool = False
+    allow_unproven: bool = False
+    allow_dirty: bool = False
+
+
+def accepted(unsafe: bool, allow_unproven: bool) -> frozenset[Safety]:
+    """The safeties of the conversions that may go in."""
+    found: set[Safety] = {"safe"}
+    if unsafe:
+        found.add("unsafe")
+    if allow_unproven:
+        found.add("unproven")
+    return frozenset(found)
+
+
+def parse_dims(texts: Sequence[str] | None) -> dict[str, str]:
+    """``CLASS.attr=EXPR`` options as a mapping.
+
+    Raises UserError for one of another form, or whose expression does not parse.
+    """
+    from normport.codemods.analyze import Options
+
+    dims: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, expression = text.partition("=")
+        if not equals:
+            raise UserError(f"--dim {text} is not CLASS.attr=EXPR; give for example A.norm=128.")
+        dims[name.strip()] = expression.strip()
+    try:
+        Options(dims=dims)
+    except ValueError as error:
+        raise UserError(f"--dim: {error}; give for example A.norm=config.head_dim.") from error
+    return dims
+
+
+def rewrite_command(request: Request, output_format: OutputFormat) -> int:
+    """Carry out ``scan`` or ``rewrite`` and return the exit status."""
+    if request.diff and request.write:
+        raise UserError("--diff and --write exclude each other; look at the diff first.")
+    if request.diff and output_format is not OutputFormat.text:
+        raise UserError("--diff prints nothing but a diff; leave out --output-format.")
+    with progress() as show:
+        settings = Settings(
+            unsafe=request.unsafe,
+            accept=accepted(request.unsafe, request.allow_unproven),
+            proof=not request.no_proof,
+            dims=parse_dims(request.dims),
+            progress=show,
+        )
+        report = run(request.paths, settings)
+    for error in report.errors:
+        note(f"error: {error.message}")
+    for line in report.notes:
+        note(f"note: {line}")
+    written = False
+    if request.write and not report.errors:
+        written = _write(report.changed, request.allow_dirty)
+    if request.diff:
+        write_bytes(git_diff(_shown(result) for result in report.changed))
+    else:
+        printed = report.without_applied() if written else report
+        if output_format is not OutputFormat.text:
+            printed = report
+        sys.stdout.write(render(printed, output_format, color=colour_wanted()))
+        sys.stdout.flush()
+    _summarise(report, request, written)
+    return _status(report, request, written)
+
+
+def _write(changed: Sequence[FileResult], allow_dirty: bool) -> bool:
+    """Write each root's files at once; True when there was something to write."""
+    by_root: dict[Path, list[FileChange]] = {}
+    for result in changed:
+        assert result.change is not None
+        by_root.setdefault(result.root, []).append(result.change)
+    for root, changes in by_root.items():
+        apply_changes(root, changes, allow_dirty=allow_dirty)
+    return bool(by_root)
+
+
+def _shown(result: FileResult) -> FileChange:
+    assert result.change is not None
+    path = shown_path(result.file, result.root)
+    return FileChange(path, result.change.before, result.change.after)
+
+
+def _status(report: Report, request: Request, written: bool) -> int:
+    if report.errors:
+        return FAILED
+    findings = report.without_applied().findings if written else report.findings
+    left = any(finding.verdict == "convert" for finding in findings)
+    refused = request.strict and any(finding.verdict == "refuse" for finding in findings)
+    return LEFT if left or refused else DONE
+
+
+def _summarise(report: Report, request: Request, written: bool) -> None:
+    counts = report.counts()
+    note(
+        f"{_many(counts['files'], 'file')}, {_many(counts['findings'], 'norm')}: "
+        f"{counts['convert']} to convert, {counts['done']} standard already, "
+        f"{counts['refuse']} refused."
+    )
+    for result in report.changed:
+        for comment in result.lost_comments:
+            note(f"{result.findings[0].shown}: the removed class takes a comment along: {comment}")
+    applied = sum(finding.applied for finding in report.findings)
+    if written:
+        note(f"Converted {_many(applied, 'norm')} in {_many(len(report.changed), 'file')}.")
+    elif request.write and report.errors:
+        note("Nothing was written, because of the errors above.")
+    elif applied and not request.diff:
+        note(f"{_many(applied, 'norm')} can be converted with `normport rewrite --write`.")
+    waiting = [f for f in report.findings if f.verdict == "convert" and not f.applied]
+    for safety, option in (("unsafe", "--unsafe"), ("unproven", "--allow-unproven")):
+        number = sum(finding.safety == safety for finding in waiting)
+        if number:
+            note(f"{number} more with {option}.")
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,108 @@
+"""Which Python files an argument stands for, and what their paths are relative to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from normport.tools.findings import FileError
+
+MARKER = Path("vllm/model_executor/layers/layernorm.py")
+"""The file by which a vLLM tree is told: the standard norm layers."""
+
+SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
+
+
+@dataclass(frozen=True)
+class PythonFile:
+    """One file to look at.
+
+    root: what its reported path is relative to. In a vLLM tree that is the folder that holds
+        ``vllm/``; otherwise the argument itself, or the folder of an argument that is a file.
+    tree: the vLLM tree it lies in, if any.
+    named: the user gave this very file, so it is parsed even if it cannot hold a norm.
+    """
+
+    path: Path
+    root: Path
+    tree: Path | None
+    named: bool
+
+    @property
+    def relative(self) -> str:
+        """The path that reports give, with ``/``."""
+        return self.path.relative_to(self.root).as_posix()
+
+
+def enclosing_tree(path: Path) -> Path | None:
+    """The folder that holds ``vllm/`` for a path in, or at the top of, a vLLM tree."""
+    for folder in (path, *path.parents):
+        if (folder / MARKER).is_file():
+            return folder
+    return None
+
+
+def shown_path(path: Path, root: Path) -> str:
+    """The path as it is best shown, and as ``git apply`` in the current folder understands it.
+
+    Relative to the current folder when the file lies below it, unless the file's root is a vLLM
+    tree or a git work tree of its own further down; then, and elsewhere, relative to the root.
+    """
+    here = Path.cwd()
+    own_top = root != here and root.is_relative_to(here) and _is_top(root)
+    if path.is_relative_to(here) and not own_top:
+        return path.relative_to(here).as_posix()
+    return path.relative_to(root).as_posix()
+
+
+def _is_top(folder: Path) -> bool:
+    return (folder / ".git").exists() or (folder / MARKER).is_file()
+
+
+def discover(arguments: Sequence[Path]) -> tuple[list[PythonFile], list[FileError]]:
+    """All Python files below ``arguments``, each once, and one error per unusable argument."""
+    files: dict[Path, PythonFile] = {}
+    errors: list[FileError] = []
+    for argument in arguments:
+        path = Path(os.path.abspath(argument))  # keeps links, unlike resolve()
+        tree = enclosing_tree(path)
+        if path.is_file():
+            file = PythonFile(path, tree or path.parent, tree, named=True)
+            files[path] = file
+        elif path.is_dir():
+            root = tree or path
+            below = [PythonFile(found, root, tree, named=False) for found in _walk(path, errors)]
+            if not below:
+                message = f"{argument} holds no Python file; name a folder with Python sources."
+                errors.append(FileError(str(argument), message))
+            for file in below:
+                files.setdefault(file.path, file)
+        elif path.exists():
+            message = f"{argument} is neither a file nor a folder; name Python sources."
+            errors.append(FileError(str(argument), message))
+        else:
+            message = f"{argument} does not exist; check the path."
+            errors.append(FileError(str(argument), message))
+    return list(files.values()), errors
+
+
+def _walk(top: Path, errors: list[FileError]) -> Iterator[Path]:
+    def unreadable(error: OSError) -> None:
+        message = f"{error.filename} cannot be read ({error.strerror}); check its permissions."
+        errors.append(FileError(str(error.filename), message))
+
+    for folder, folders, names in os.walk(top, onerror=unreadable):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in SKIPPED
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+        )
+        for name in sorted(names):
+            path = Path(folder, name)
+            # A link's target is looked at where it lies; through the link it would be seen twice.
+            if name.endswith(".py") and not path.is_symlink():
+                yield path

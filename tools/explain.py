@@ -1,0 +1,36 @@
+"""One rule for people: what, why, before and after."""
+
+from __future__ import annotations
+
+from normport.codemods.registry import all_rules
+from normport.tools.errors import UserError
+
+
+def explain_rule(code: str) -> str:
+    """The rule's page as plain text.
+
+    Raises UserError for a code that no rule has.
+    """
+    rules = all_rules()
+    rule = rules.get(code.upper())
+    if rule is None:
+        known = ", ".join(rules)
+        raise UserError(f"there is no rule {code}; the known ones are {known}.")
+    parts = [f"{rule.code}: {rule.title} ({_KINDS[rule.kind]})", "", rule.why.strip(), ""]
+    for example in rule.examples:
+        parts += _example(example.before, example.after)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+_KINDS = {"convert": "converted", "refuse": "refused"}
+
+
+def _example(before: str, after: str | None) -> list[str]:
+    parts = ["Before:" if after is not None else "Refused:", "", _indented(before), ""]
+    if after is not None:
+        parts += ["After:", "", _indented(after), ""]
+    return parts
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" if line else "" for line in text.strip("\n").split("\n"))

@@ -1,0 +1,149 @@
+"""One finding per construction of a norm, and the report that the commands print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from normport.codemods.model import Computes, Site, Verdict
+from normport.tools.proof import Equivalence
+from normport.tools.tree import FileChange
+
+Safety = Literal["safe", "unsafe", "unproven"]
+
+SCHEMA = 1
+"""Version of the JSON that ``scan`` and ``rewrite`` print; it changes when a field changes meaning."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was decided about one site, in the terms of the JSON contract.
+
+    path: relative to the argument's root, with ``/``. line, column: from 1.
+    shown: the path as a person in the current folder would type it; not part of the JSON.
+    safety: None for a site that is done or refused.
+    equivalence: what the proof found; None when nothing ran.
+    applied: the site's edit is part of the report's changes; not part of the JSON.
+    """
+
+    path: str
+    shown: str
+    line: int
+    column: int
+    code: str
+    norm: str
+    computes: Computes | None
+    verdict: Verdict
+    target: str | None
+    safety: Safety | None
+    equivalence: Equivalence | None
+    reason: str | None
+    applied: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """The finding as the contract spells it."""
+        return {
+            "path": self.path,
+            "line": self.line,
+            "column": self.column,
+            "code": self.code,
+            "norm": self.norm,
+            "computes": None if self.computes is None else asdict(self.computes),
+            "verdict": self.verdict,
+            "target": self.target,
+            "safety": self.safety,
+            "equivalence": None if self.equivalence is None else self.equivalence.to_json(),
+            "reason": self.reason,
+        }
+
+    def refused(self, reason: str) -> Finding:
+        """The same site, refused after all."""
+        return replace(
+            self, verdict="refuse", target=None, safety=None, applied=False, reason=reason
+        )
+
+
+@dataclass(frozen=True)
+class FileError:
+    """A file or folder that could not be dealt with; ``message`` is one sentence."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """One file after analysis: its sites, what was decided, and how it would look afterwards.
+
+    root: the folder that ``change.path`` and the findings' paths are relative to.
+    lost_comments: comments that go with a removed class.
+    """
+
+    file: Path
+    root: Path
+    findings: tuple[Finding, ...]
+    sites: tuple[Site, ...] = ()
+    change: FileChange | None = None
+    removed: tuple[str, ...] = ()
+    lost_comments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that one run found.
+
+    files: how many Python files were looked at, including those that hold no norm.
+    notes: sentences for stderr that concern the whole run, e.g. that no proof could run.
+    """
+
+    results: tuple[FileResult, ...]
+    errors: tuple[FileError, ...]
+    files: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, in the order of path, line and column."""
+        found = [finding for result in self.results for finding in result.findings]
+        return sorted(found, key=lambda f: (f.shown, f.line, f.column))
+
+    @property
+    def changed(self) -> list[FileResult]:
+        """The files that the chosen conversions change."""
+        return [result for result in self.results if result.change is not None]
+
+    def without_applied(self) -> Report:
+        """The report as it stands once the changes have been written: what is left."""
+        results = (
+            replace(result, findings=tuple(f for f in result.findings if not f.applied))
+            for result in self.results
+        )
+        return replace(self, results=tuple(results))
+
+    def counts(self) -> dict[str, int]:
+        """The numbers of the summary; ``convert`` is split by safety."""
+        findings = self.findings
+        verdicts = Counter(finding.verdict for finding in findings)
+        safeties = Counter(f.safety for f in findings if f.verdict == "convert")
+        return {
+            "files": self.files,
+            "findings": len(findings),
+            "convert": verdicts["convert"],
+            "done": verdicts["done"],
+            "refuse": verdicts["refuse"],
+            "safe": safeties["safe"],
+            "unsafe": safeties["unsafe"],
+            "unproven": safeties["unproven"],
+            "errors": len(self.errors),
+        }
+
+    def to_json(self) -> dict[str, object]:
+        """The object that ``--output-format json`` prints."""
+        return {
+            "schema": SCHEMA,
+            "findings": [finding.to_json() for finding in self.findings],
+            "errors": [asdict(error) for error in self.errors],
+            "summary": self.counts(),
+        }

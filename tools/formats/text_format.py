@@ -1,0 +1,52 @@
+"""Findings for people: one line each with its place, then what it computes and why."""
+
+from __future__ import annotations
+
+from normport.codemods.recognise import describe
+from normport.tools.findings import Finding, Report
+from normport.tools.proof import Equivalence
+
+COLOURS = {"convert": "green", "done": "dim", "refuse": "yellow"}
+
+
+def render(report: Report, *, color: bool) -> str:
+    """``path:line:column: CODE norm: ...`` and indented lines below.
+
+    Nothing is wrapped: an editor and grep must find a place on one line.
+    """
+    return "".join(_finding(finding, color) for finding in report.findings)
+
+
+def _finding(finding: Finding, color: bool) -> str:
+    place = f"{finding.shown}:{finding.line}:{finding.column}:"
+    lines = [f"{_paint(place, 'bold', color)} {finding.code} {finding.norm}: {_verdict(finding, color)}"]
+    if finding.computes is not None:
+        lines.append(f"    computes: {describe(finding.computes)}")
+    if finding.equivalence is not None:
+        lines.append(f"    proof: {ulps(finding.equivalence)}")
+    if finding.reason:
+        lines.append(f"    {finding.reason}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _verdict(finding: Finding, color: bool) -> str:
+    verdict = _paint(finding.verdict, COLOURS[finding.verdict], color)
+    if finding.verdict == "convert":
+        return f"{verdict} ({finding.safety}) to {finding.target}"
+    return verdict
+
+
+def ulps(equivalence: Equivalence) -> str:
+    """``bit-equal in float32, ...``, or the worst distance of each dtype."""
+    if equivalence.status == "equal":
+        return f"bit-equal in {', '.join(equivalence.results)}"
+    return ", ".join(
+        f"{dtype} at most {result.max_ulp} ulp" for dtype, result in equivalence.results.items()
+    )
+
+
+_CODES = {"bold": "1", "dim": "2", "green": "32", "yellow": "33"}
+
+
+def _paint(text: str, style: str, color: bool) -> str:
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if color else text

@@ -1,0 +1,47 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class OutputFormat(StrEnum):
+    """The values of ``--output-format``."""
+
+    text = "text"
+    json = "json"
+    github = "github"
+    sarif = "sarif"
+
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(metavar="PATH...", help="Python files, folders, or a vLLM checkout."),
+]
+Format = Annotated[OutputFormat, typer.Option("--output-format", help="How findings are printed.")]
+Diff = Annotated[bool, typer.Option("--diff", help="Print a diff for `git apply`, nothing else.")]
+Write = Annotated[bool, typer.Option("--write", help="Change the files; all of them or none.")]
+Unsafe = Annotated[
+    bool, typer.Option("--unsafe", help="Also conversions that differ within the stated bound.")
+]
+AllowUnproven = Annotated[
+    bool, typer.Option("--allow-unproven", help="Also conversions that could not be run.")
+]
+NoProof = Annotated[
+    bool, typer.Option("--no-proof", help="Run nothing; every conversion is then unproven.")
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="CLASS.attr=EXPR", help="Size of a weightless norm."),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 for refused sites as well.")]
+AllowDirty = Annotated[
+    bool, typer.Option("--allow-dirty", help="Change files that have uncommitted changes.")
+]
+Installed = Annotated[
+    bool, typer.Option("--installed", help="Take the vLLM that is installed for this Python.")
+]

@@ -1,0 +1,247 @@
+"""From paths to a report: find the sites, prove them together, lay out the edits. Prints nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm, plan
+from normport.codemods.edit import apply_plan
+from normport.codemods.model import EditResult, RefusedEdit, Site
+from normport.tools.discover import PythonFile, discover, shown_path
+from normport.tools.findings import FileError, FileResult, Finding, Report, Safety
+from normport.tools.judge import Judgement, judge, prove_sites
+from normport.tools.outside import OutsideUses, module_stem
+from normport.tools.tree import FileChange
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for.
+
+    accept: the safeties whose conversions go into the changes.
+    dims: ``CLASS.attr`` -> source text of the size of a weightless norm.
+    proof, proof_required: whether norms are run; and whether it is an error when they cannot be.
+    progress: called with (sentence, done, total).
+    """
+
+    unsafe: bool = False
+    accept: frozenset[Safety] = frozenset({"safe"})
+    proof: bool = True
+    proof_required: bool = False
+    dims: Mapping[str, str] = field(default_factory=dict)
+    progress: Progress = lambda *_: None
+
+
+@dataclass
+class _Source:
+    file: PythonFile
+    data: bytes
+    sites: tuple[Site, ...]
+    options: Options
+
+
+def run(arguments: Sequence[Path], settings: Settings) -> Report:
+    """Everything that ``scan`` and ``rewrite`` need to know about ``arguments``."""
+    files, errors = discover(arguments)
+    return run_files(files, errors, settings)
+
+
+def run_files(
+    files: Sequence[PythonFile], errors: Sequence[FileError], settings: Settings
+) -> Report:
+    """The same for files that were already found."""
+    failed = list(errors)
+    options = Options(unsafe=settings.unsafe, dims=dict(settings.dims))
+    sources = _analyse(files, options, settings.progress, failed)
+    _note_outside_uses(sources, files)
+    settings.progress("proving", 0, 1)
+    judgements, notes = prove_sites(
+        [(source.file.tree, source.sites) for source in sources],
+        settings.proof,
+        settings.proof_required,
+    )
+    results = tuple(
+        _lay_out(source, judged, settings.accept)
+        for source, judged in zip(sources, judgements, strict=True)
+    )
+    return Report(results, tuple(failed), len(files), tuple(notes))
+
+
+def _analyse(
+    files: Sequence[PythonFile], options: Options, progress: Progress, failed: list[FileError]
+) -> list[_Source]:
+    found = []
+    for number, file in enumerate(files):
+        progress("looking for norms", number, len(files))
+        shown = shown_path(file.path, file.root)
+        try:
+            data = file.path.read_bytes()
+        except OSError as error:
+            message = f"{shown} cannot be read ({error.strerror}); check its permissions."
+            failed.append(FileError(file.relative, message))
+            continue
+        if not file.named and not may_hold_norm(data):
+            continue
+        try:
+            sites = _sites(data, shown, options)
+        except _UnreadableError as error:
+            failed.append(FileError(file.relative, str(error)))
+        else:
+            if sites:
+                found.append(_Source(file, data, sites, options))
+    return found
+
+
+class _UnreadableError(Exception):
+    """The file is no Python source that can be analysed; the message is one sentence."""
+
+
+def _sites(data: bytes, shown: str, options: Options) -> tuple[Site, ...]:
+    try:
+        text = _text(data)
+        sites = find_sites(data, shown, options)
+        if not sites and not may_hold_norm(data):
+            ast.parse(text)  # a named file is told to be broken even where no norm could be
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _UnreadableError(
+            f"{shown} is not UTF-8 (byte 0x{data[error.start]:02x} in line {line}); "
+            "save it as UTF-8."
+        ) from error
+    except SyntaxError as error:
+        where = f" in line {error.lineno}" if error.lineno else ""
+        raise _UnreadableError(
+            f"{shown} does not parse as Python{where} ({error.msg}); correct it or leave it out."
+        ) from error
+    except (RecursionError, MemoryError) as error:
+        raise _UnreadableError(
+            f"{shown} is nested too deeply to be analysed; leave it out."
+        ) from error
+    return sites
+
+
+def _text(data: bytes) -> str:
+    """The source text; UnicodeDecodeError when it is not UTF-8 and declares nothing else."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        try:
+            return decode(data)
+        except SyntaxError:
+            raise error from None
+
+
+def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) -> None:
+    """Tell each file with something to convert which of its names other files of its tree use."""
+    convertible = [s for s in sources if any(site.verdict == "convert" for site in s.sites)]
+    for root in {s.file.root for s in convertible}:
+        mine = [s for s in convertible if s.file.root == root]
+        uses = OutsideUses(
+            _neighbours(root, mine, files), {module_stem(s.file.path) for s in mine}
+        )
+        for source in mine:
+            names = uses.names(source.file.path)
+            if "*" in names:
+                names |= {name.decode() for name in _DEFINED.findall(source.data)}
+            source.options = replace(source.options, outside_uses=names)
+
+
+_DEFINED = re.compile(rb"^(?:class|def|async def)[ \t]+(\w+)", re.MULTILINE)
+
+
+def _neighbours(
+    root: Path, sources: Collection[_Source], files: Sequence[PythonFile]
+) -> list[Path]:
+    """The files that may import from ``sources``: the vLLM package, or what lies beside them."""
+    tree = next(iter(sources)).file.tree
+    top = tree / "vllm" if tree else root
+    if tree is None and all(source.file.named for source in sources):
+        return sorted(path for path in top.glob("*.py") if path.is_file())
+    known = {file.path for file in files if file.root == root}
+    found, _ = discover([top])
+    return sorted(known | {file.path for file in found})
+
+
+def _lay_out(
+    source: _Source, judged: Sequence[Judgement], accept: Collection[Safety]
+) -> FileResult:
+    """Decide which conversions go in, carry them out on the bytes, and write the findings."""
+    file, shown = source.file, shown_path(source.file.path, source.file.root)
+    possible = [n for n, judgement in enumerate(judged) if judgement.verdict == "convert"]
+    refused = _refusals(source, possible)
+    chosen = [n for n in possible if n not in refused and judged[n].safety in accept]
+    edited = _edit(source, chosen) if chosen else None
+    findings = []
+    for number, (site, judgement) in enumerate(zip(source.sites, judged, strict=True)):
+        finding = _finding(file, shown, site, judgement)
+        if number in refused:
+            finding = finding.refused(refused[number])
+        findings.append(replace(finding, applied=number in chosen))
+    change = None
+    if edited is not None and edited.source != source.data:
+        change = FileChange(file.relative, source.data, edited.source)
+    return FileResult(
+        file=file.path,
+        root=file.root,
+        findings=tuple(findings),
+        sites=source.sites,
+        change=change,
+        removed=edited.removed if edited else (),
+        lost_comments=edited.lost_comments if edited else (),
+    )
+
+
+def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
+    chosen = tuple(source.sites[number] for number in sorted(numbers))
+    laid_out = plan(source.data, chosen, source.options)
+    return apply_plan(source.data, laid_out)
+
+
+def _refusals(source: _Source, possible: Sequence[int]) -> dict[int, str]:
+    """The sites that cannot be edited without a loss, with the editor's reason.
+
+    Tried all together first; on a refusal the sites of one local norm after the other, so that
+    one norm that cannot be edited does not keep the rest of the file from being converted.
+    """
+    if not possible:
+        return {}
+    try:
+        _edit(source, possible)
+    except RefusedEdit:
+        pass
+    else:
+        return {}
+    refused: dict[int, str] = {}
+    kept: list[int] = []
+    for norm in dict.fromkeys(source.sites[number].norm for number in possible):
+        group = [number for number in possible if source.sites[number].norm == norm]
+        try:
+            _edit(source, [*kept, *group])
+        except RefusedEdit as error:
+            refused.update(dict.fromkeys(group, str(error)))
+        else:
+            kept += group
+    return refused
+
+
+def _finding(file: PythonFile, shown: str, site: Site, judgement: Judgement) -> Finding:
+    return Finding(
+        path=file.relative,
+        shown=shown,
+        line=site.line,
+        column=site.column,
+        code=site.code,
+        norm=site.norm,
+        computes=site.computes,
+        verdict=judgement.verdict,
+        target=site.target if judgement.verdict != "refuse" else None,
+        safety=judgement.safety,
+        equivalence=judgement.equivalence,
+        reason=judgement.reason,
+    )
