@@ -16,6 +16,7 @@ class SourceTree:
     origin: how the user named it, for messages, e.g. ``vllm==0.29.0``.
     git: True when ``root`` is the top of a git work tree.
     writable: False for a release in the cache, which is never changed.
+    wheel_sha256: of the wheel that a release was unpacked from; None for anything else.
     """
 
     root: Path
@@ -23,6 +24,7 @@ class SourceTree:
     origin: str
     git: bool
     writable: bool
+    wheel_sha256: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,221 @@
+"""Changing a checkout: with a lock, all files or none, and never over somebody else's work."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import stat
+import tokenize
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from normport.tools import git, transaction
+from normport.tools.errors import UserError
+from normport.tools.transaction import Step
+from normport.tools.tree import FileChange
+
+
+def apply_changes(root: Path, changes: Sequence[FileChange], *, allow_dirty: bool = False) -> None:
+    """Write all ``changes`` below ``root``, or none.
+
+    A change that is there already is left as it is. What an interrupted run of ours left is
+    completed first.
+
+    allow_dirty: also change files that have uncommitted changes in git.
+
+    Raises:
+        UserError: a file holds neither what its change starts from nor what it ends in, has
+            uncommitted changes, is a link, or cannot be written; or another run is at work. In
+            each case every file is as it was.
+    """
+    steps = _squashed(changes)
+    root = root.resolve()
+    with locked(root):
+        transaction.recover(root, journal_path(root))
+        carry_out(root, steps, allow_dirty=allow_dirty)
+
+
+def recover(root: Path) -> Literal["completed", "taken back"] | None:
+    """Complete, or take back, what an interrupted run of ours left below ``root``.
+
+    Call it before reading files that are to be changed; None when nothing was left.
+
+    Raises:
+        UserError: somebody else changed a file since, or it cannot be written.
+    """
+    root = root.resolve()
+    if not was_interrupted(root):
+        return None
+    with locked(root):
+        return transaction.recover(root, journal_path(root))
+
+
+def was_interrupted(root: Path) -> bool:
+    """True when a run of ours below ``root`` was interrupted, so that files may be half changed."""
+    return os.path.lexists(journal_path(root.resolve()))
+
+
+def carry_out(root: Path, steps: Sequence[Step], *, allow_dirty: bool) -> None:
+    """As ``apply_changes``, for whoever holds the lock and has recovered."""
+    waiting = [step for step in steps if _is_waiting(root, step)]
+    if not waiting:
+        return
+    if not allow_dirty:
+        dirty = git.uncommitted(root, [step.path for step in waiting])
+        if dirty:
+            more = f" and {len(dirty) - 1} more" if len(dirty) > 1 else ""
+            raise UserError(
+                f"{dirty[0]}{more} has uncommitted changes: commit or stash them, or pass "
+                "--allow-dirty; no file was changed."
+            )
+    transaction.commit(root, waiting, journal_path(root))
+
+
+def journal_path(root: Path) -> Path:
+    """Where the journal of a run on ``root`` lies: out of sight in git's folder if there is one."""
+    folder = git.git_folder(root)
+    return folder / "normport-journal" if folder else root / ".normport-journal"
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Keep every other run of normport from changing ``root``.
+
+    Raises:
+        UserError: another run holds it, or the lock cannot be written.
+    """
+    folder = git.git_folder(root)
+    path = folder / "normport.lock" if folder else root / ".normport.lock"
+    try:
+        descriptor = _lock(path)
+    except BlockingIOError as error:
+        raise UserError(
+            f"Another normport run is changing {root}: wait until it ends, then run again."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"{root} cannot be written ({error.strerror or error}): no file was changed."
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except OSError:
+            os.close(descriptor)
+            raise
+        # The run before us removed its lock file after we opened it: take a new one.
+        os.close(descriptor)
+
+
+def _squashed(changes: Sequence[FileChange]) -> list[Step]:
+    """One step for each file, also when several patches change it one after the other."""
+    steps: dict[str, Step] = {}
+    for change in changes:
+        path = transaction.checked_path(change.path)
+        earlier = steps.get(path)
+        if earlier is not None and earlier.after != change.before:
+            raise ValueError(f"the changes of {path} do not follow from each other")
+        before = earlier.before if earlier else change.before
+        steps[path] = Step(path, before, change.after)
+    return [step for step in steps.values() if step.before != step.after]
+
+
+def _is_waiting(root: Path, step: Step) -> bool:
+    """False when the file already holds what the step ends in."""
+    held = _current(root, step.path)
+    if held == step.after:
+        return False
+    if held != step.before:
+        raise UserError(
+            f"{step.path} is neither as normport read it nor as it would leave it (somebody "
+            "changed it or half applied a patch): restore it and run again; no file was changed."
+        )
+    return True
+
+
+def _current(root: Path, path: str) -> bytes | None:
+    """What the file holds now; None when it is not there.
+
+    Raises:
+        UserError: it is no plain file, lies behind a link, or cannot be read or written.
+    """
+    target = root
+    try:
+        for part in path.split("/"):
+            target = target / part
+            if target.is_symlink():
+                raise UserError(
+                    f"{target.relative_to(root)} is a symbolic link, which normport does not "
+                    "follow or replace: no file was changed."
+                )
+        mode = target.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "not a plain file"
+            raise UserError(f"{path} is {kind} where a file is wanted: no file was changed.")
+        if not os.access(target, os.W_OK):
+            raise UserError(f"{path} is write-protected: no file was changed.")
+        return target.read_bytes()
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError as error:
+        raise UserError(
+            f"{path} cannot be made because a file stands where its folder should: no file was "
+            "changed."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}): no file was changed."
+        ) from error
+
+
+def read_source(path: Path, shown: str | None = None) -> bytes:
+    """The bytes of a Python file, which are known to decode by its own rules (PEP 263).
+
+    shown: how to name the file in messages; the path by default.
+
+    Raises:
+        UserError: it is not there, is a folder, cannot be read, or is not in its encoding.
+    """
+    shown = shown or str(path)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"{shown} does not exist: name a Python file or a folder.") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{shown} is a folder where a Python file is wanted.") from error
+    except OSError as error:
+        raise UserError(
+            f"{shown} cannot be read ({error.strerror or error}): check its permissions."
+        ) from error
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    except SyntaxError as error:
+        raise UserError(f"{shown} cannot be decoded ({error.msg}): save it as UTF-8.") from error
+    try:
+        content.decode(encoding)
+    except LookupError as error:
+        raise UserError(f"{shown} cannot be decoded ({error}): save it as UTF-8.") from error
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        named = "UTF-8" if encoding.startswith("utf-8") else encoding
+        raise UserError(
+            f"{shown} is not {named} (line {line}): save it as UTF-8 or declare its encoding."
+        ) from error
+    return content
