@@ -75,7 +75,9 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
     sites: list[Site] = []
     for name, node in module.classes.items():
         if _may_be_norm(module, node):
-            sites += ClassReader(module, node, chosen.unsafe, chosen.dims).sites()
+            outside = name in chosen.outside_uses
+            reader = ClassReader(module, node, chosen.unsafe, chosen.dims, outside)
+            sites += reader.sites()
     sites += _done(module)
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
 

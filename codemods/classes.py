@@ -30,27 +30,35 @@ class ClassReader:
     """Reads one class and its uses.
 
     module: the file. node: the class. unsafe, dims: see ``analyze.Options``.
+    outside: other files import the class.
     """
 
     def __init__(
-        self, module: ModuleInfo, node: ast.ClassDef, unsafe: bool, dims: Mapping[str, str]
+        self,
+        module: ModuleInfo,
+        node: ast.ClassDef,
+        unsafe: bool,
+        dims: Mapping[str, str],
+        outside: bool,
     ) -> None:
         self.module = module
         self.node = node
         self.unsafe = unsafe
         self.dims = dims
+        self.outside = outside
         self.uses = class_uses(module, node.name)
 
     def sites(self) -> list[Site]:
         """A site for each construction; one at the class when there is none; none at all when
         the class does not normalise."""
+        if self._blind() is None:
+            return []
         found: list[Site] = []
         for call in self.uses.calls:
             site = self._site(call)
-            if site is None:
-                return []
-            found.append(site)
-        if not found:
+            if site is not None:
+                found.append(site)
+        if not self.uses.calls:
             site = self._never_constructed()
             return [] if site is None else [site]
         return found
@@ -74,18 +82,27 @@ class ClassReader:
             reason = f"{self.node.name}: {refused.why}."
             return replace(site, code=refused.code, computes=refused.computes, reason=reason)
 
-    def _never_constructed(self) -> Site | None:
-        init = next(
-            (
-                s
-                for s in self.node.body
-                if isinstance(s, ast.FunctionDef) and s.name == "__init__"
-            ),
-            None,
-        )
+    def _blind(self) -> Recognised | NotStandard | None:
+        """What the class computes with nothing known of its arguments; None: no norm at all.
+
+        Two readings, because a flag that is not known hides what depends on it: with every
+        argument unknown, and with the defaults.
+        """
+        init = self._init()
         names = [a.arg for a in (*init.args.args[1:], *init.args.kwonlyargs)] if init else []
-        arguments: dict[str, Value] = {name: Source(name, name) for name in names}
-        read = self._read(arguments)
+        unknown: dict[str, Value] = {name: Source(name, name) for name in names}
+        defaults = dict(unknown)
+        if init is not None:
+            pairs = zip(reversed(init.args.args), reversed(init.args.defaults), strict=False)
+            defaults |= {
+                a.arg: value
+                for a, node in pairs
+                if (value := self._default(node)) != Const(None)
+            }
+        return self._read(unknown) or self._read(defaults)
+
+    def _never_constructed(self) -> Site | None:
+        read = self._blind()
         if read is None:
             return None
         code, why = "NP219", "nothing in this file constructs it"
@@ -112,7 +129,7 @@ class ClassReader:
             return read
         if instance.notes:
             note = instance.notes[0]
-            return NotStandard("NP212", f"its constructor also has {note}", read.computes)
+            return NotStandard("NP212", f"it also has {note}", read.computes)
         parameters = {
             name: value
             for name, value in instance.attributes.items()
@@ -140,6 +157,9 @@ class ClassReader:
         if rule is None or rule.target is None:
             raise _Refused("NP213", f"it adds {computes.offset:g} to its weight", computes)
         self._check_class(computes)
+        if self.outside:
+            why = "other files import it, so its uses are not all seen here"
+            raise _Refused("NP220", why, computes)
         if bound is None:
             why = "it is not stored in an attribute of self, so its calls are not seen"
             raise _Refused("NP209", why, computes)
@@ -205,19 +225,19 @@ class ClassReader:
 
     def _value(self, node: ast.expr, param: str) -> Value:
         try:
-            return Const(ast.literal_eval(node), param)
+            return Const(ast.literal_eval(node), param, self.module.segment(node))
         except (ValueError, SyntaxError):
             text = self.module.segment(node)
             return Source(text if "\n" not in text else ast.unparse(node), param)
 
     def _default(self, node: ast.expr) -> Value:
         try:
-            return Const(ast.literal_eval(node))
+            return Const(ast.literal_eval(node), text=self.module.segment(node))
         except (ValueError, SyntaxError):
             name = node.id if isinstance(node, ast.Name) else ""
             constant = self.module.constants.get(name)
             if isinstance(constant, ast.Constant):
-                return Const(constant.value)
+                return Const(constant.value, text=self.module.segment(constant))
             return Unknown(f"the default `{ast.unparse(node)}`")
 
     def _check_class(self, computes: Computes) -> None:
@@ -244,7 +264,8 @@ class ClassReader:
     ) -> str:
         if read.weight is not None:
             size = read.weight.shape[0]
-            return size.text if isinstance(size, Source) else repr(getattr(size, "value", size))
+            assert isinstance(size, Source | Const)
+            return size.text or repr(getattr(size, "value", size))
         given = self.dims.get(f"{bound.owner.name}.{bound.attribute}")
         if given is not None:
             return given

@@ -52,6 +52,7 @@ class Evaluator:
         self.methods = {s.name: s for s in node.body if isinstance(s, ast.FunctionDef)}
         self.instance = Instance()
         self._depth = 0
+        self._running = False
 
     def construct(self, arguments: Mapping[str, Value]) -> Instance:
         """Run ``__init__`` with ``arguments`` bound to its parameters."""
@@ -93,6 +94,7 @@ class Evaluator:
             if default is None:
                 return Unknown("its forward needs a keyword that the calls do not pass")
             env[keyword.arg] = self._eval(default, {})
+        self._running = True
         return self._run_function(node, env)
 
     # Statements
@@ -155,14 +157,31 @@ class Evaluator:
         elif test is False:
             self._run(node.orelse, env)
         else:
-            why = f"`{ast.unparse(node.test)}` in line {node.lineno} is not known"
-            self.instance.notes.append(why)
-            if any(isinstance(n, ast.Return) for n in ast.walk(node)):
-                raise _Return(Unknown(why))
-            for name in _stored(node):
-                env[name] = Unknown(why)
-            for attribute in _stored_attributes(node):
-                self.instance.attributes[attribute] = Unknown(why)
+            self._both(node, env)
+
+    def _both(self, node: ast.If, env: dict[str, Value]) -> None:
+        """A branch that is not decided: what it stores is not known, but what went into it is
+        kept, so that a norm behind it is still seen (and refused)."""
+        why = f"a branch on `{ast.unparse(node.test)}` in line {node.lineno}"
+        self.instance.notes.append(why)
+        attributes = dict(self.instance.attributes)
+        outcomes: list[dict[str, Value]] = []
+        returned: list[Value] = []
+        for body in (node.body, node.orelse):
+            inner = dict(env)
+            try:
+                self._run(body, inner)
+                outcomes.append(inner)
+            except _Return as result:
+                returned.append(result.value)
+        for name in _stored(node):
+            env[name] = _either(why, [outcome.get(name) for outcome in outcomes])
+        for attribute in _stored_attributes(node):
+            value = self.instance.attributes.get(attribute)
+            values = [attributes.get(attribute), value]
+            self.instance.attributes[attribute] = _either(why, values)
+        if returned:
+            raise _Return(_either(why, returned))
 
     def _assign(self, target: ast.expr, value: Value, env: dict[str, Value]) -> None:
         match target:
@@ -175,6 +194,8 @@ class Evaluator:
                 for element, item in zip(target.elts, values, strict=True):
                     self._assign(element, item, env)
             case ast.Attribute(value=ast.Name(id=owner)) if env.get(owner) == SelfRef():
+                if self._running:
+                    self.instance.notes.append(f"an assignment to `self.{target.attr}` in forward")
                 self.instance.attributes[target.attr] = _named(value, target.attr)
             case _:
                 self.instance.notes.append(f"an assignment to `{ast.unparse(target)}`")
@@ -264,6 +285,8 @@ class Evaluator:
                 if test is None:
                     return Unknown(f"`{ast.unparse(node.test)}` is not known")
                 return self._eval(node.body if test else node.orelse, env)
+            case ast.Starred():
+                return Unknown(f"`{ast.unparse(node)}`")
             case ast.Tuple() | ast.List():
                 return Items(tuple(self._eval(e, env) for e in node.elts))
             case ast.Subscript():
@@ -309,6 +332,8 @@ class Evaluator:
                 return DType(owner.dtype)
             if node.attr == "data":
                 return owner
+            if node.attr in ("real", "imag", "T", "mT", "H", "mH"):
+                return Op("other", f"call:{node.attr}", (owner,))
             return Unknown(f"`.{node.attr}` of a tensor")
         if isinstance(owner, Source):
             return Source(f"{owner.text}.{node.attr}", owner.param)
@@ -322,16 +347,17 @@ class Evaluator:
         return Module(name)
 
     def _call(self, node: ast.Call, env: dict[str, Value]) -> Value:
-        if any(isinstance(a, ast.Starred) for a in node.args) or any(
+        spread = any(isinstance(a, ast.Starred) for a in node.args) or any(
             k.arg is None for k in node.keywords
-        ):
-            return Unknown(f"`{ast.unparse(node)}` spreads its arguments")
+        )
         arguments = [self._eval(a, env) for a in node.args]
         keywords = {k.arg: self._eval(k.value, env) for k in node.keywords if k.arg}
         if isinstance(node.func, ast.Attribute) and not _is_super(node.func.value):
             owner = self._eval(node.func.value, env)
             if isinstance(owner, Tensor):
                 return call_tensor(owner, node.func.attr, arguments, keywords)
+        if spread:
+            return Unknown(f"`{ast.unparse(node)}` spreads its arguments")
         function = self._eval(node.func, env)
         if isinstance(function, Function):
             return self._call_function(function, arguments, keywords)
@@ -402,6 +428,12 @@ class Evaluator:
             if answer is stop:
                 return last
         return last
+
+
+def _either(why: str, values: list[Value | None]) -> Value:
+    """One of ``values``, it is not known which: never a value that a norm is read from."""
+    tensors = tuple(value for value in values if isinstance(value, Tensor | Items))
+    return Op("other", f"call:{why}", tensors) if tensors else Unknown(why)
 
 
 def truth(value: Value) -> bool | None:

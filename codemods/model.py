@@ -11,6 +11,7 @@ from typing import Literal
 
 WeightKind = Literal["none", "scale", "offset"]
 MultiplyIn = Literal["float32", "weight dtype", "input dtype"]
+Initial = str  # the factory or initialiser by its name: zeros, ones, empty, ...
 Verdict = Literal["convert", "done", "refuse"]
 
 
@@ -23,6 +24,8 @@ class Computes:
     multiply_in: the dtype in which the weight is multiplied; None without a weight.
     eps: source text of the epsilon as the constructing scope sees it, e.g.
         ``config.rms_norm_eps`` or ``1e-06``.
+    initial: how the parameter starts before a checkpoint overwrites it: ``zeros``, ``ones`` ...
+    weight_dtype: the dtype the parameter is stored in: the run's, or float32 whatever the run's.
     residual, grouped, gated, bias, mean_subtracted: true when the local norm also does that.
     """
 
@@ -30,7 +33,8 @@ class Computes:
     offset: float
     multiply_in: MultiplyIn | None
     eps: str | None
-    initial: Literal["zeros", "ones", "empty"] | None = None
+    initial: Initial | None = None
+    weight_dtype: Literal["run dtype", "float32", "other"] | None = None
     residual: bool = False
     grouped: bool = False
     gated: bool = False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from normport.codemods.model import Computes, MultiplyIn
+from normport.codemods.model import Computes, Initial, MultiplyIn, WeightKind
 from normport.codemods.values import (
     Cast,
     Const,
@@ -81,16 +82,17 @@ def _result(
     weight: Weight | None, core: tuple[Value, bool], multiply_in: MultiplyIn | None, offset: float
 ) -> Recognised | NotStandard:
     eps, float32 = core
-    kind = "none" if weight is None else ("offset" if offset else "scale")
+    kind: WeightKind = "none" if weight is None else ("offset" if offset else "scale")
     text = eps.text if isinstance(eps, Source) else None
     if isinstance(eps, Const) and isinstance(eps.value, int | float):
-        text = repr(eps.value)
+        text = eps.text or repr(eps.value)
     computes = Computes(
-        weight=kind,  # type: ignore[arg-type]
+        weight=kind,
         offset=offset,
         multiply_in=multiply_in,
         eps=text,
         initial=_initial(weight),
+        weight_dtype=None if weight is None else _stored_dtype(weight),
     )
     if not float32:
         return NotStandard("NP218", "it normalises in the input's dtype, not in float32", computes)
@@ -163,7 +165,15 @@ def _multiply_in(product: Op, norm: Value) -> MultiplyIn:
     return "weight dtype" if norm_dtype == "param" else "input dtype"
 
 
-def _initial(weight: Weight | None) -> str | None:  # type: ignore[return]
+def _stored_dtype(weight: Weight) -> Literal["run dtype", "float32", "other"]:
+    words: dict[str, Literal["run dtype", "float32"]] = {
+        "param": "run dtype",
+        "float32": "float32",
+    }
+    return words.get(weight.dtype, "other")
+
+
+def _initial(weight: Weight | None) -> Initial | None:
     return weight.initial if weight is not None else None
 
 
@@ -221,10 +231,7 @@ def _rough(value: Value) -> Computes:
     for part in parts:
         if not isinstance(part, Op):
             continue
-        if part.kind == "sub" and any(
-            isinstance(peel(o), Op) and peel(o).kind == "mean"  # type: ignore[attr-defined]
-            for o in part.operands
-        ):
+        if part.kind == "sub" and any(_is_mean(peel(o)) for o in part.operands):
             subtracted = True
         if part.kind == "mul" and any(
             isinstance(p, Op) and p.kind in ("call:silu", "call:sigmoid", "call:gelu")
@@ -242,7 +249,7 @@ def _rough(value: Value) -> Computes:
         offset=0.0,
         multiply_in=None,
         eps=None,
-        initial=_initial(main),  # type: ignore[arg-type]
+        initial=_initial(main),
         residual=len(inputs) > 1 and not gate,
         grouped=grouped,
         gated=gate,
@@ -251,20 +258,10 @@ def _rough(value: Value) -> Computes:
     )
 
 
+def _is_mean(value: Value) -> bool:
+    return isinstance(value, Op) and value.kind == "mean"
+
+
 def _dtype_text(value: Value) -> str:
     dtype = value.dtype if isinstance(value, Tensor) else "other"
     return {"float32": "float32", "param": "in the weight's dtype"}.get(dtype, "in another dtype")
-
-
-def describe(computes: Computes) -> str:
-    """``computes`` in a few words, e.g. ``weightless, float32``."""
-    parts = {
-        "none": "weightless",
-        "scale": "weight",
-        "offset": f"{computes.offset:g} + weight",
-    }[computes.weight]
-    if computes.multiply_in is not None:
-        parts += f", multiplied in {computes.multiply_in}"
-    return parts + (f", eps {computes.eps}" if computes.eps else "")
-
-

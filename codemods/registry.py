@@ -56,7 +56,7 @@ class Rule:
     """
 
     code: str
-    kind: Literal["convert", "refuse"]
+    kind: Literal["convert", "done", "refuse"]
     title: str
     why: str
     examples: tuple[Example, ...]

@@ -22,11 +22,12 @@ class Value:
 class Const(Value):
     """A Python constant: None, a bool, a number, a string.
 
-    param: the constructor parameter it was passed for, if any.
+    param: the constructor parameter it was passed for, if any. text: how the source spells it.
     """
 
     value: object
     param: str = field(default="", compare=False)
+    text: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ def _applies(computes: Computes) -> bool:
 
 def _target(site: NormSite, unsafe: bool) -> Target:
     reason = None
-    if computes_nonzero := site.computes.initial not in ("zeros", "empty"):
+    if site.computes.initial not in ("zeros", "empty"):
         reason = (
             f"The local weight starts as {site.computes.initial}, GemmaRMSNorm's as zeros; "
             "a checkpoint overwrites both."
         )
-    assert computes_nonzero == (reason is not None)
     text = f"GemmaRMSNorm({site.size}, eps={site.eps})"
     return Target("GemmaRMSNorm", text, {LAYERNORM: ("GemmaRMSNorm",)}, reason)
 

@@ -10,6 +10,10 @@ _SAFE = (
     "multiplies unless its weight is float32, so the weight is declared float32; fused kernels, "
     "which want the weight in the input's dtype, decline it (plain RMSNorm with --unsafe)."
 )
+_STORED = (
+    "The local weight is stored in float32 whatever the run's dtype, and so is this one: "
+    "bit-equal for every checkpoint."
+)
 _UNSAFE = (
     "The local class multiplies in float32 and rounds once; plain RMSNorm rounds before the "
     "multiply in bf16 and fp16, so some outputs differ by one rounding step."
@@ -25,7 +29,8 @@ def _target(site: NormSite, unsafe: bool) -> Target:
         text = f"RMSNorm({site.size}, eps={site.eps})"
         return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",)}, _UNSAFE)
     text = f"RMSNorm({site.size}, eps={site.eps}, dtype=torch.float32)"
-    return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",), "torch": ()}, _SAFE)
+    reason = _STORED if site.computes.weight_dtype == "float32" else _SAFE
+    return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",), "torch": ()}, reason)
 
 
 RULES = (
@@ -78,7 +83,7 @@ from vllm.model_executor.layers.layernorm import RMSNorm
 class Layer(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.norm = RMSNorm(config.hidden_size, eps=1e-06, dtype=torch.float32)
+        self.norm = RMSNorm(config.hidden_size, eps=1e-6, dtype=torch.float32)
 
     def forward(self, x):
         return self.norm(x)

@@ -1,0 +1,137 @@
+"""Finds the expressions that a plan replaces, and checks what their new text would mean there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import libcst as cst
+
+from normport.codemods.model import Edit, RefusedEdit
+from normport.codemods.parsed import Parsed, Span
+from normport.codemods.replacement import Replacement, replacement
+
+Kind = Literal["statement", "header", "part"]
+
+
+@dataclass(frozen=True)
+class EditSite:
+    """One edit, the expression it replaces and the lines that are laid out anew for it.
+
+    lines: from the first line of the statement to the last, the line end not included.
+    one_line: True inside an f-string, where no line may be broken.
+    """
+
+    edit: Edit
+    node: cst.BaseExpression
+    span: Span
+    lines: Span
+    kind: Kind
+    new: Replacement
+    one_line: bool
+
+
+def locate(parsed: Parsed, edits: Sequence[Edit]) -> list[EditSite]:
+    """The edits in the order in which they stand; RefusedEdit where one does not fit the file."""
+    starts = {(edit.line, edit.column - 1) for edit in edits}
+    candidates: dict[tuple[int, int], list[cst.BaseExpression]] = {}
+    frames: list[tuple[Span, cst.CSTNode]] = []
+    for node, where in parsed.positions.items():
+        start = (where.start.line, where.start.column)
+        if isinstance(node, cst.Call | cst.Name | cst.Attribute) and start in starts:
+            candidates.setdefault(start, []).append(node)
+        elif isinstance(
+            node, cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.FormattedString
+        ):
+            frames.append((parsed.span(node), node))
+    sites = [
+        _site(parsed, edit, candidates.get((edit.line, edit.column - 1), ()), frames)
+        for edit in edits
+    ]
+    sites.sort(key=lambda site: site.span.start)
+    for first, second in zip(sites, sites[1:], strict=False):
+        if second.span.start < first.span.end:
+            raise RefusedEdit(
+                f"line {second.edit.line}: two edits replace parts of the same expression."
+            )
+    return sites
+
+
+def _site(
+    parsed: Parsed,
+    edit: Edit,
+    candidates: Iterable[cst.BaseExpression],
+    frames: Sequence[tuple[Span, cst.CSTNode]],
+) -> EditSite:
+    wanted = re.sub(r"\r\n?", "\n", edit.old)
+    for node in candidates:
+        span = parsed.span(node)
+        if re.sub(r"\r\n?", "\n", parsed.source.text[span.start : span.end]) == wanted:
+            break
+    else:
+        raise RefusedEdit(
+            f"line {edit.line}, column {edit.column}: {wanted!r} does not stand here; "
+            "the file has changed since it was read."
+        )
+    around = [(outer, frame) for outer, frame in frames if outer.covers(span)]
+    in_string = any(isinstance(frame, cst.FormattedString) for _, frame in around)
+    statements = [item for item in around if not isinstance(item[1], cst.FormattedString)]
+    lines, kind = _passage(parsed, span, statements)
+    return EditSite(edit, node, span, lines, kind, replacement(edit, node), in_string)
+
+
+def _passage(
+    parsed: Parsed, span: Span, statements: Sequence[tuple[Span, cst.CSTNode]]
+) -> tuple[Span, Kind]:
+    """The lines that a formatter may lay out for an expression, and what they are."""
+    kind: Kind = "part"
+    extent = span
+    if statements:
+        outer, node = min(statements, key=lambda item: item[0].end - item[0].start)
+        if isinstance(node, cst.SimpleStatementLine):
+            kind, extent = "statement", outer
+        elif isinstance(node, cst.BaseCompoundStatement) and isinstance(
+            node.body, cst.IndentedBlock
+        ):
+            head = Span(outer.start, parsed.span(node.body.header).start)
+            if head.covers(span):
+                kind, extent = "header", head
+    return _whole_lines(parsed, extent), kind
+
+
+def _whole_lines(parsed: Parsed, span: Span) -> Span:
+    source = parsed.source
+    last = source.line_at(max(span.end - 1, span.start))
+    bare = source.lines[last].rstrip("\r\n")
+    return Span(source.starts[source.line_at(span.start)], source.starts[last] + len(bare))
+
+
+def names_in(expression: str) -> frozenset[str]:
+    """The names that an expression reads from the scope around it."""
+    read: set[str] = set()
+    bound: set[str] = set()
+    for node in ast.walk(ast.parse(expression, mode="eval")):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+    return frozenset(read - bound)
+
+
+def check_names(parsed: Parsed, site: EditSite, imported: frozenset[str]) -> None:
+    """RefusedEdit where a name of the new text would mean something else, or nothing."""
+    edit = site.edit
+    scope = parsed.scopes.get(site.node) or parsed.global_scope
+    for name in sorted(names_in(edit.new)):
+        if name in imported:
+            if parsed.local_binding(scope, name):
+                raise RefusedEdit(
+                    f"line {edit.line}: {name!r} is bound locally here and would hide the import."
+                )
+        elif name not in scope:
+            raise RefusedEdit(
+                f"line {edit.line}: the replacement needs {name!r}, which is not defined here."
+            )
