@@ -173,9 +173,7 @@ def _edit_draft(parsed: Parsed, group: Sequence[EditSite], limit: int) -> _Draft
     return _Draft(Span(start, end), group[0].kind if same else "part", flat + rest, plain + rest)
 
 
-def _laid_out(
-    parsed: Parsed, drafts: Sequence[_Draft], line_length: int
-) -> list[tuple[Span, str]]:
+def _laid_out(parsed: Parsed, drafts: Sequence[_Draft], line_length: int) -> list[tuple[Span, str]]:
     text, newline = parsed.source.text, parsed.source.newline
     passages = []
     for draft in drafts:

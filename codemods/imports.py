@@ -28,7 +28,9 @@ def missing_imports(
                 missing[module] = []
             continue
         absent = [
-            name for name in names if not any(_imports_name(top, module, name) for top in parsed.top)
+            name
+            for name in names
+            if not any(_imports_name(top, module, name) for top in parsed.top)
         ]
         if absent:
             missing[module] = sorted(set(absent), key=ordering.name_key)
@@ -90,7 +92,9 @@ def _check_free(
 
 def _refuse_star(parsed: Parsed) -> None:
     for top in parsed.top:
-        if isinstance(top.imports, cst.ImportFrom) and isinstance(top.imports.names, cst.ImportStar):
+        if isinstance(top.imports, cst.ImportFrom) and isinstance(
+            top.imports.names, cst.ImportStar
+        ):
             raise RefusedEdit(
                 f"line {top.first + 1}: `import *` may bind any name, so no import can be added "
                 "safely; replace it by the names it is there for."
@@ -210,9 +214,7 @@ def _after(
     return Span(end, end), text.replace("\n", source.newline)
 
 
-def statement_to_join(
-    parsed: Parsed, module: str, staying: Sequence[TopLevel]
-) -> TopLevel | None:
+def statement_to_join(parsed: Parsed, module: str, staying: Sequence[TopLevel]) -> TopLevel | None:
     """The statement that imports plain names from the module already.
 
     isort keeps ``import x as y`` in statements of their own, so a name does not join these.
@@ -288,9 +290,7 @@ def _cut(
     return None if commented or "#" in source.text[span.start : span.end] else span
 
 
-def _insertion(
-    parsed: Parsed, aliases: Sequence[cst.ImportAlias], name: str
-) -> tuple[Span, str]:
+def _insertion(parsed: Parsed, aliases: Sequence[cst.ImportAlias], name: str) -> tuple[Span, str]:
     source = parsed.source
     key = ordering.name_key(name)
     following = next(

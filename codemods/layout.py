@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ruff import find_ruff_bin
+from ruff import find_ruff_bin  # type: ignore[import-untyped]
 
 from normport.codemods.model import RefusedEdit
 
@@ -111,7 +111,9 @@ def _format(snippets: Sequence[str], unit: str, line_length: int) -> list[str] |
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RefusedEdit(f"ruff, which lays out edited statements, did not run: {error}.") from error
+        raise RefusedEdit(
+            f"ruff, which lays out edited statements, did not run: {error}."
+        ) from error
     if done.returncode != 0:
         return None
     found = re.split(rf"^{re.escape(MARK)}$", done.stdout.decode(), flags=re.MULTILINE)
@@ -120,7 +122,7 @@ def _format(snippets: Sequence[str], unit: str, line_length: int) -> list[str] |
 
 def _ruff() -> str:
     try:
-        return find_ruff_bin()
+        return str(find_ruff_bin())
     except FileNotFoundError as error:
         raise RefusedEdit(
             "the ruff program, which lays out edited statements, is not installed beside "

@@ -63,9 +63,7 @@ def find_leftovers(
 
 def _definitions(parsed: Parsed) -> dict[str, TopLevel]:
     """The classes and functions at the top level whose name nothing else binds."""
-    found = {
-        top.definition.name.value: top for top in parsed.top if top.definition is not None
-    }
+    found = {top.definition.name.value: top for top in parsed.top if top.definition is not None}
     return {
         name: top
         for name, top in found.items()
@@ -136,9 +134,7 @@ def removable_aliases(parsed: Parsed, unused: frozenset[str]) -> dict[int, list[
         for alias in node.names:
             name = bound_name(alias)
             redundant = alias.evaluated_alias == alias.evaluated_name
-            bindings = {
-                id(item) for item in parsed.global_scope.assignments[name]
-            }
+            bindings = {id(item) for item in parsed.global_scope.assignments[name]}
             if name in unused and not redundant and len(bindings) == 1:
                 found.setdefault(index, []).append(alias)
     return found

@@ -54,11 +54,8 @@ def module_key(module: str, first_name: str | None) -> SortKey:
 
 def name_key(name: str) -> SortKey:
     """Names by type (CONSTANT, Class, function), then natural order without case, then with."""
-    if len(name) > 1 and name.isupper():
-        kind = 0
-    else:
-        kind = 1 if name[:1].isupper() else 2
-    return (kind, _natural(name.lower()), _natural(name))
+    constant, class_like = len(name) > 1 and name.isupper(), name[:1].isupper()
+    return (not constant, not class_like, _natural(name.lower()), _natural(name))
 
 
 def _natural(text: str) -> SortKey:

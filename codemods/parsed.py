@@ -78,9 +78,8 @@ class Parsed:
                 "LibCST cannot parse the file from here on."
             ) from error
         wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
-        # Both properties' static types are wider than what these providers give.
-        self.positions: Mapping[cst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)  # type: ignore[assignment]
-        self.scopes: Mapping[cst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)  # type: ignore[assignment]
+        self.positions: Mapping[cst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)
+        self.scopes: Mapping[cst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
         self.top = [self._top_level(node) for node in self.module.body]
         self._check_positions()
 

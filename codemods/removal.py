@@ -59,9 +59,7 @@ def _blank_lines(parsed: Parsed, hole: range, removed: set[int]) -> str:
         return "".join(text for run in runs for text in run if "\f" in text)
     keep = len(longest)
     if not (
-        source.is_comment(after)
-        or _in_definition(parsed, before)
-        or _in_definition(parsed, after)
+        source.is_comment(after) or _in_definition(parsed, before) or _in_definition(parsed, after)
     ):
         keep = min(keep, 1)
     return "".join([*marked, *longest[:keep]])

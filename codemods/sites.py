@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import libcst as cst
@@ -52,7 +53,7 @@ def locate(parsed: Parsed, edits: Sequence[Edit]) -> list[EditSite]:
         for edit in edits
     ]
     sites.sort(key=lambda site: site.span.start)
-    for first, second in zip(sites, sites[1:], strict=False):
+    for first, second in pairwise(sites):
         if second.span.start < first.span.end:
             raise RefusedEdit(
                 f"line {second.edit.line}: two edits replace parts of the same expression."
