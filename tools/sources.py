@@ -47,7 +47,7 @@ def resolve(
     """
     if installed:
         return _installed(spec, note)
-    if spec is None:
+    if not spec:
         raise UserError(
             "No vLLM was named: give a checkout, a release such as vllm==0.29.0, or --installed."
         )

@@ -1,0 +1,233 @@
+"""How a series fares on a checkout: each patch in turn, on a disposable copy of what it touches."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from normport.tools import git, transaction, workspace
+from normport.tools.definitions import definitions
+from normport.tools.errors import UserError
+from normport.tools.mailbox import diff_of
+from normport.tools.manifest import PatchEntry, load
+from normport.tools.transaction import digest
+from normport.tools.tree import FileChange
+
+Status = Literal["clean", "obsolete", "no-op", "conflict"]
+
+_FAILED_AT = re.compile(r"error: patch failed: (?P<path>.+):(?P<line>\d+)")
+
+
+@dataclass(frozen=True)
+class PatchStatus:
+    """What one patch does on a checkout that has the patches before it.
+
+    status: ``clean`` it applies; ``obsolete`` what it does is there already; ``no-op`` it applies
+        and changes nothing; ``conflict`` it does not apply.
+    reason: one sentence; for a conflict it names the file and, where git does, the hunk.
+    path, hunk: of a conflict; ``hunk`` is its ``@@`` line.
+    """
+
+    file: str
+    order: int | None
+    subject: str
+    status: Status
+    reason: str
+    path: str | None = None
+    hunk: str | None = None
+
+
+def status(checkout: Path, series: Path) -> list[PatchStatus]:
+    """The status of each patch of ``series`` on ``checkout``, which is only read.
+
+    The numbered patches are tried one on top of the other, each opt-in patch alone on top of all
+    of them.
+
+    Raises:
+        UserError: the series or a file of the checkout cannot be read, a patch was edited since
+            it was written, or git is missing.
+    """
+    return _replay(checkout, series)[0]
+
+
+def apply_series(checkout: Path, series: Path, *, allow_dirty: bool = False) -> list[PatchStatus]:
+    """Apply the numbered patches to ``checkout``, all or none; obsolete ones are left out.
+
+    Raises:
+        UserError: as ``status`` and ``apply_changes`` do, and when a patch does not apply.
+    """
+    workspace.recover(checkout)
+    statuses, changes = _replay(checkout, series)
+    for patch in statuses:
+        if patch.order is not None and patch.status == "conflict":
+            raise UserError(f"{patch.file} does not apply: {patch.reason} No file was changed.")
+    workspace.apply_changes(checkout, changes, allow_dirty=allow_dirty)
+    return statuses
+
+
+def _replay(checkout: Path, series: Path) -> tuple[list[PatchStatus], list[FileChange]]:
+    manifest = load(series)
+    entries = [*manifest.patches, *manifest.optional]
+    paths = sorted({transaction.checked_path(f.path) for entry in entries for f in entry.files})
+    diffs = {entry.file: _diff(series, entry) for entry in entries}
+    with _copy(checkout, paths) as copy:
+        before = _contents(copy, paths)
+        statuses = [_try(copy, entry, diffs[entry.file]) for entry in manifest.patches]
+        after = _contents(copy, paths)
+        for entry in manifest.optional:
+            statuses.append(_try(copy, entry, diffs[entry.file]))
+            _restore(copy, after)
+    changes = [
+        FileChange(path, before[path], content)
+        for path, content in after.items()
+        if content is not None and content != before[path]
+    ]
+    return statuses, changes
+
+
+def _diff(series: Path, entry: PatchEntry) -> bytes:
+    path = series / entry.file
+    try:
+        mail = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}): write the series again."
+        ) from error
+    if digest(mail) != entry.sha256:
+        raise UserError(f"{path} was edited since normport wrote it: write the series again.")
+    return diff_of(mail)
+
+
+@contextmanager
+def _copy(checkout: Path, paths: Sequence[str]) -> Iterator[Path]:
+    try:
+        with tempfile.TemporaryDirectory(prefix="normport-") as folder:
+            copy = Path(folder)
+            # Its own repository: git would otherwise look for one above the temporary folder.
+            made = git.run_git(copy, "init", "--quiet", "--template=", isolated=True)
+            if made.returncode != 0:
+                raise UserError(f"git cannot work in {copy}: {git.complaint(made)}.")
+            _restore(copy, {path: _read(checkout, path) for path in paths})
+            yield copy
+    except OSError as error:
+        raise UserError(
+            f"A temporary copy cannot be made ({error.strerror or error}): make room in "
+            f"{tempfile.gettempdir()} or name another folder in TMPDIR."
+        ) from error
+
+
+def _read(checkout: Path, path: str) -> bytes | None:
+    try:
+        return (checkout / path).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}): check the checkout."
+        ) from error
+
+
+def _contents(copy: Path, paths: Sequence[str]) -> dict[str, bytes | None]:
+    return {path: _read(copy, path) for path in paths}
+
+
+def _restore(copy: Path, contents: dict[str, bytes | None]) -> None:
+    for path, content in contents.items():
+        target = copy / path
+        if content is None:
+            target.unlink(missing_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+
+
+def _try(copy: Path, entry: PatchEntry, diff: bytes) -> PatchStatus:
+    def verdict(
+        status: Status, reason: str, path: str | None = None, hunk: str | None = None
+    ) -> PatchStatus:
+        return PatchStatus(entry.file, entry.order, entry.subject, status, reason, path, hunk)
+
+    if not diff:
+        return verdict("no-op", "The patch holds no change.")
+    paths = [file.path for file in entry.files]
+    before = _contents(copy, paths)
+    if all(digest(before[file.path]) == file.after for file in entry.files):
+        return verdict("obsolete", "Every file is already as the patch leaves it.")
+    if _apply(copy, diff, "--check", "--reverse") is None:
+        return verdict("obsolete", "Its changes are already there.")
+    failure = _apply(copy, diff)
+    if failure is None:
+        if _contents(copy, paths) == before:
+            return verdict("no-op", "It applies and changes nothing.")
+        exact = all(digest(before[file.path]) == file.before for file in entry.files)
+        how = "It applies." if exact else "It applies, though not to the files it was made from."
+        return verdict("clean", how)
+    there = _already_defined(entry, before)
+    if there is not None:
+        return verdict("obsolete", f"The checkout already has its own {there}.")
+    path, hunk = _where(failure, diff)
+    return verdict("conflict", _conflict(entry, before, path, hunk, failure), path, hunk)
+
+
+def _apply(copy: Path, diff: bytes, *options: str) -> str | None:
+    """None when git applies ``diff``, else what it says; it changes all files or none."""
+    result = git.run_git(
+        copy,
+        *("-c", "core.autocrlf=false", "apply", "--whitespace=nowarn", *options, "-"),
+        stdin=diff,
+        isolated=True,
+    )
+    return result.stderr.decode("utf-8", "replace") if result.returncode else None
+
+
+def _already_defined(entry: PatchEntry, before: dict[str, bytes | None]) -> str | None:
+    """Something that the patch would bring and the checkout has in another form."""
+    for file in entry.files:
+        if not file.adds or digest(before[file.path]) == file.after:
+            continue
+        for name in sorted(definitions(before[file.path] or b"") & set(file.adds)):
+            return f"{name} in {file.path}"
+    return None
+
+
+def _where(failure: str, diff: bytes) -> tuple[str | None, str | None]:
+    """The file that git stumbled over, and the ``@@`` line of the hunk when it names one."""
+    if found := _FAILED_AT.search(failure):
+        path, line = found["path"], found["line"]
+        section = diff.partition(f"\n+++ b/{path}\n".encode())[2]
+        for header in re.finditer(rb"^@@ -(\d+)(?:,\d+)? .*$", section, re.MULTILINE):
+            if header[1].decode() == line:
+                return path, header[0].decode("utf-8", "replace")
+        return path, None
+    found = re.search(r"error: (.+): (?:No such file|already exists|does not exist)", failure)
+    return (found[1], None) if found else (None, None)
+
+
+def _conflict(
+    entry: PatchEntry,
+    before: dict[str, bytes | None],
+    path: str | None,
+    hunk: str | None,
+    failure: str,
+) -> str:
+    done = [file.path for file in entry.files if digest(before[file.path]) == file.after]
+    if done:
+        left = next(file.path for file in entry.files if file.path not in done)
+        return f"Half applied: {done[0]} is as the patch leaves it, {left} is not."
+    if path is None:
+        return f"git says: {failure.strip().splitlines()[0].removeprefix('error: ')}."
+    if before.get(path) is None:
+        return f"The checkout has no {path}."
+    file = next((file for file in entry.files if file.path == path), None)
+    if file is not None and file.before is None:
+        return f"{path} exists already, with another content."
+    at = f" at {hunk}" if hunk else ""
+    gone = set(file.removes if file else ()) - definitions(before[path] or b"")
+    if gone:
+        return f"{path} differs{at}: it no longer defines {sorted(gone)[0]}."
+    return f"{path} differs{at}."
