@@ -18,6 +18,7 @@ from normport.tools.errors import UserError
 from normport.tools.options import (
     AllowDirty,
     AllowUnproven,
+    Checkout,
     Diff,
     Dims,
     Format,
@@ -25,6 +26,7 @@ from normport.tools.options import (
     NoProof,
     OutputFormat,
     Paths,
+    SeriesFolder,
     Strict,
     Unsafe,
     Write,
@@ -120,7 +122,7 @@ def backport(
     allow_dirty: AllowDirty = False,
 ) -> None:
     """Give the standard layers the XPU dispatch that the release lacks."""
-    from normport.tools.commands import backport_command
+    from normport.tools.series_commands import backport_command
 
     raise typer.Exit(
         backport_command(
@@ -145,7 +147,7 @@ def port(
     dim: Dims = None,
 ) -> None:
     """The main job: rewrite, backport and proof, written as a patch series for `git am`."""
-    from normport.tools.commands import port_command
+    from normport.tools.series_commands import port_command
 
     raise typer.Exit(
         port_command(
@@ -161,14 +163,21 @@ def port(
 
 
 @series_app.command("status")
-def series_status(
-    checkout: Annotated[str, typer.Argument(help="vLLM checkout, folder or release.")],
-    series: Annotated[Path | None, typer.Option("--series", help="Folder of the series.")] = None,
-) -> None:
+def series_status(checkout: Checkout, series: SeriesFolder = None) -> None:
     """What each patch would do there: clean, obsolete, conflict or no-op."""
-    from normport.tools.commands import series_status_command
+    from normport.tools.series_commands import series_status_command
 
     raise typer.Exit(series_status_command(checkout, series))
+
+
+@series_app.command("apply")
+def series_apply(
+    checkout: Checkout, series: SeriesFolder = None, allow_dirty: AllowDirty = False
+) -> None:
+    """Apply the series to a checkout: every patch or none, without a commit."""
+    from normport.tools.series_commands import series_apply_command
+
+    raise typer.Exit(series_apply_command(checkout, series, allow_dirty=allow_dirty))
 
 
 @app.command()

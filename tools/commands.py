@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normport.tools.diffs import git_diff
-from normport.tools.discover import shown_path
+from normport.tools.discover import argument_root, shown_path
 from normport.tools.errors import UserError
 from normport.tools.findings import FileResult, Report, Safety
 from normport.tools.formats import render
@@ -16,7 +16,7 @@ from normport.tools.options import OutputFormat
 from normport.tools.pipeline import Settings, run
 from normport.tools.terminal import colour_wanted, note, progress, write_bytes
 from normport.tools.tree import FileChange
-from normport.tools.workspace import apply_changes
+from normport.tools.workspace import apply_changes, recover, was_interrupted
 
 DONE, LEFT, FAILED = 0, 1, 2
 
@@ -72,6 +72,7 @@ def rewrite_command(request: Request, output_format: OutputFormat) -> int:
         raise UserError("--diff and --write exclude each other; look at the diff first.")
     if request.diff and output_format is not OutputFormat.text:
         raise UserError("--diff prints nothing but a diff; leave out --output-format.")
+    _recover(request)
     with progress() as show:
         settings = Settings(
             unsafe=request.unsafe,
@@ -98,6 +99,24 @@ def rewrite_command(request: Request, output_format: OutputFormat) -> int:
         sys.stdout.flush()
     _summarise(report, request, written)
     return _status(report, request, written)
+
+
+def _recover(request: Request) -> None:
+    """Complete what an interrupted ``--write`` left, or say that something was left."""
+    for root in dict.fromkeys(argument_root(path) for path in request.paths):
+        if not was_interrupted(root):
+            continue
+        if request.write:
+            say_recovered(root)
+        else:
+            note(f"note: an interrupted run left {root} half changed; --write completes it.")
+
+
+def say_recovered(root: Path) -> None:
+    """Complete, or take back, what an interrupted run left below ``root``, and say so."""
+    outcome = recover(root)
+    if outcome is not None:
+        note(f"note: an interrupted run had left {root} half changed; it was {outcome}.")
 
 
 def _write(changed: Sequence[FileResult], allow_dirty: bool) -> bool:

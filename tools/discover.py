@@ -9,8 +9,8 @@ from pathlib import Path
 
 from normport.tools.findings import FileError
 
-MARKER = Path("vllm/model_executor/layers/layernorm.py")
-"""The file by which a vLLM tree is told: the standard norm layers."""
+MARKERS = (Path("vllm/model_executor/layers/layernorm.py"), Path("vllm/__init__.py"))
+"""The files by which a vLLM tree is told: the standard norm layers, and the package itself."""
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
 
@@ -39,9 +39,15 @@ class PythonFile:
 def enclosing_tree(path: Path) -> Path | None:
     """The folder that holds ``vllm/`` for a path in, or at the top of, a vLLM tree."""
     for folder in (path, *path.parents):
-        if (folder / MARKER).is_file():
+        if _is_tree(folder):
             return folder
     return None
+
+
+def argument_root(argument: Path) -> Path:
+    """What the paths of an argument's files are relative to; see ``PythonFile.root``."""
+    path = Path(os.path.abspath(argument))  # keeps links, unlike resolve()
+    return enclosing_tree(path) or (path.parent if path.is_file() else path)
 
 
 def shown_path(path: Path, root: Path) -> str:
@@ -58,7 +64,11 @@ def shown_path(path: Path, root: Path) -> str:
 
 
 def _is_top(folder: Path) -> bool:
-    return (folder / ".git").exists() or (folder / MARKER).is_file()
+    return (folder / ".git").exists() or _is_tree(folder)
+
+
+def _is_tree(folder: Path) -> bool:
+    return all((folder / marker).is_file() for marker in MARKERS)
 
 
 def discover(arguments: Sequence[Path]) -> tuple[list[PythonFile], list[FileError]]:
@@ -66,13 +76,11 @@ def discover(arguments: Sequence[Path]) -> tuple[list[PythonFile], list[FileErro
     files: dict[Path, PythonFile] = {}
     errors: list[FileError] = []
     for argument in arguments:
-        path = Path(os.path.abspath(argument))  # keeps links, unlike resolve()
-        tree = enclosing_tree(path)
+        path = Path(os.path.abspath(argument))
+        tree, root = enclosing_tree(path), argument_root(argument)
         if path.is_file():
-            file = PythonFile(path, tree or path.parent, tree, named=True)
-            files[path] = file
+            files[path] = PythonFile(path, root, tree, named=True)
         elif path.is_dir():
-            root = tree or path
             below = [PythonFile(found, root, tree, named=False) for found in _walk(path, errors)]
             if not below:
                 message = f"{argument} holds no Python file; name a folder with Python sources."

@@ -14,7 +14,7 @@ from normport.tools.tree import FileChange
 Safety = Literal["safe", "unsafe", "unproven"]
 
 SCHEMA = 1
-"""Version of the JSON that ``scan`` and ``rewrite`` print; it changes when a field changes meaning."""
+"""Version of the JSON of ``scan`` and ``rewrite``; it changes when a field changes meaning."""
 
 
 @dataclass(frozen=True)

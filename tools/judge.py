@@ -1,8 +1,8 @@
-"""From a site and its proof to a verdict: equal is safe, bounded is unsafe, different is refused."""
+"""From site and proof to verdict: equal is safe, bounded is unsafe, different is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from normport.codemods.model import ProofCase, Site, Verdict
 from normport.tools.errors import UserError
 from normport.tools.findings import Safety
 from normport.tools.proof import Equivalence, prove
-from normport.tools.sources import describe_tree
+from normport.tools.sources import resolve
+from normport.tools.tree import SourceTree
 
 NO_PROOF = "Nothing was run (--no-proof), so equality is not shown."
 NO_CASE = "The local norm cannot be run apart from its model, so equality is not shown."
@@ -26,46 +27,51 @@ class Judgement:
     reason: str | None
 
 
-def prove_sites(
-    files: Sequence[tuple[Path | None, tuple[Site, ...]]], proof: bool, required: bool
-) -> tuple[list[list[Judgement]], list[str]]:
-    """Judge every site of every file; each distinct case is run once per tree.
+@dataclass(frozen=True)
+class Proofs:
+    """What the proof found for each case, by the tree whose layers were the new norms.
 
-    files: the vLLM tree (or None) and the sites of each file.
-    required: raise UserError when nothing can be run here, instead of calling it unproven.
-    Returns one list of judgements per file, in order, and notes for the user.
+    why_not: why a case that is not among ``results`` was not run.
+    notes: sentences for the user about the run.
     """
-    notes: list[str] = []
-    results: dict[tuple[Path | None, ProofCase], Equivalence] = {}
-    why_not = NO_PROOF
-    if proof:
-        try:
-            results = _run(files)
-        except UserError as error:
-            if required:
-                raise
-            why_not = f"Nothing was run, so equality is not shown: {error}"
-            notes.append(str(error))
-    judged = []
-    for tree, sites in files:
-        found = [results.get((tree, site.proof)) if site.proof else None for site in sites]
-        judged.append([judge(s, e, why_not) for s, e in zip(sites, found, strict=True)])
-    return judged, notes
+
+    results: Mapping[tuple[Path | None, ProofCase], Equivalence]
+    why_not: str
+    notes: tuple[str, ...]
+
+    def judge(self, tree: Path | None, site: Site) -> Judgement:
+        """The verdict on one site of ``tree``."""
+        found = self.results.get((tree, site.proof)) if site.proof else None
+        return judge(site, found, self.why_not)
 
 
-def _run(
-    files: Sequence[tuple[Path | None, tuple[Site, ...]]],
-) -> dict[tuple[Path | None, ProofCase], Equivalence]:
+def run_proofs(
+    sites: Iterable[tuple[Path | None, Site]], trees: Mapping[Path, SourceTree], *, required: bool
+) -> Proofs:
+    """Run every distinct proof case once per tree.
+
+    trees: what is known of a tree already; the others are looked at here.
+    required: raise UserError when nothing can be run here, instead of noting it.
+    """
     cases: dict[Path | None, dict[ProofCase, None]] = {}
-    for tree, sites in files:
-        for site in sites:
-            if site.proof is not None and site.verdict == "convert":
-                cases.setdefault(tree, {})[site.proof] = None
-    results = {}
-    for tree, distinct in cases.items():
-        found = prove(list(distinct), None if tree is None else describe_tree(tree))
-        results.update({(tree, c): e for c, e in zip(distinct, found, strict=True)})
-    return results
+    for tree, site in sites:
+        if site.proof is not None and site.verdict == "convert":
+            cases.setdefault(tree, {})[site.proof] = None
+    results: dict[tuple[Path | None, ProofCase], Equivalence] = {}
+    notes: list[str] = []
+    try:
+        for tree, distinct in cases.items():
+            partner = None
+            if tree is not None:
+                partner = trees.get(tree) or resolve(str(tree), note=notes.append)
+            found = prove(list(distinct), partner)
+            results.update({(tree, c): e for c, e in zip(distinct, found, strict=True)})
+    except UserError as error:
+        if required:
+            raise
+        notes.append(str(error))
+        return Proofs(results, f"Nothing was run, so equality is not shown: {error}", tuple(notes))
+    return Proofs(results, NO_PROOF, tuple(notes))
 
 
 def judge(site: Site, equivalence: Equivalence | None, why_not: str) -> Judgement:

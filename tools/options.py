@@ -45,3 +45,10 @@ AllowDirty = Annotated[
 Installed = Annotated[
     bool, typer.Option("--installed", help="Take the vLLM that is installed for this Python.")
 ]
+Checkout = Annotated[
+    str, typer.Argument(help="vLLM checkout, vllm folder, or a release such as vllm==0.29.0.")
+]
+SeriesFolder = Annotated[
+    Path | None,
+    typer.Option("--series", metavar="DIR", help="The series; patches/VERSION when left out."),
+]

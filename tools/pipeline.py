@@ -1,4 +1,4 @@
-"""From paths to a report: find the sites, prove them together, lay out the edits. Prints nothing."""
+"""From paths to a report: find the sites, prove them, lay out the edits. Prints nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from normport.codemods.edit import apply_plan
 from normport.codemods.model import EditResult, RefusedEdit, Site
 from normport.tools.discover import PythonFile, discover, shown_path
 from normport.tools.findings import FileError, FileResult, Finding, Report, Safety
-from normport.tools.judge import Judgement, judge, prove_sites
+from normport.tools.judge import NO_PROOF, Judgement, Proofs, run_proofs
 from normport.tools.outside import OutsideUses, module_stem
-from normport.tools.tree import FileChange
+from normport.tools.tree import FileChange, SourceTree
 
 Progress = Callable[[str, int, int], None]
 
@@ -27,6 +27,7 @@ class Settings:
     accept: the safeties whose conversions go into the changes.
     dims: ``CLASS.attr`` -> source text of the size of a weightless norm.
     proof, proof_required: whether norms are run; and whether it is an error when they cannot be.
+    trees: vLLM trees whose version and origin are known already, by their root.
     progress: called with (sentence, done, total).
     """
 
@@ -35,6 +36,7 @@ class Settings:
     proof: bool = True
     proof_required: bool = False
     dims: Mapping[str, str] = field(default_factory=dict)
+    trees: Mapping[Path, SourceTree] = field(default_factory=dict)
     progress: Progress = lambda *_: None
 
 
@@ -44,6 +46,15 @@ class _Source:
     data: bytes
     sites: tuple[Site, ...]
     options: Options
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The sites of all files that hold any, and the files that could not be read."""
+
+    sources: tuple[_Source, ...]
+    errors: tuple[FileError, ...]
+    files: int
 
 
 def run(arguments: Sequence[Path], settings: Settings) -> Report:
@@ -56,21 +67,43 @@ def run_files(
     files: Sequence[PythonFile], errors: Sequence[FileError], settings: Settings
 ) -> Report:
     """The same for files that were already found."""
-    failed = list(errors)
+    analysis = analyse(files, errors, settings)
+    return conclude(analysis, prove_all([analysis], settings), settings)
+
+
+def analyse(
+    files: Sequence[PythonFile], errors: Sequence[FileError], settings: Settings
+) -> Analysis:
+    """Find the sites of ``files``; nothing is run and nothing is edited yet."""
     options = Options(unsafe=settings.unsafe, dims=dict(settings.dims))
+    failed = list(errors)
     sources = _analyse(files, options, settings.progress, failed)
     _note_outside_uses(sources, files)
+    return Analysis(tuple(sources), tuple(failed), len(files))
+
+
+def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
+    """Run the proof cases of all ``analyses``, each distinct one once per tree."""
+    if not settings.proof:
+        return Proofs({}, NO_PROOF, ())
     settings.progress("proving", 0, 1)
-    judgements, notes = prove_sites(
-        [(source.file.tree, source.sites) for source in sources],
-        settings.proof,
-        settings.proof_required,
-    )
-    results = tuple(
-        _lay_out(source, judged, settings.accept)
-        for source, judged in zip(sources, judgements, strict=True)
-    )
-    return Report(results, tuple(failed), len(files), tuple(notes))
+    cases = [
+        (source.file.tree, site)
+        for analysis in analyses
+        for source in analysis.sources
+        for site in source.sites
+    ]
+    return run_proofs(cases, settings.trees, required=settings.proof_required)
+
+
+def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
+    """Judge every site by its proof and lay out the edits of those that are accepted."""
+    results = []
+    for number, source in enumerate(analysis.sources):
+        settings.progress("rewriting", number, len(analysis.sources))
+        judged = [proofs.judge(source.file.tree, site) for site in source.sites]
+        results.append(_lay_out(source, judged, settings.accept))
+    return Report(tuple(results), analysis.errors, analysis.files, proofs.notes)
 
 
 def _analyse(
@@ -142,9 +175,7 @@ def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) 
     convertible = [s for s in sources if any(site.verdict == "convert" for site in s.sites)]
     for root in {s.file.root for s in convertible}:
         mine = [s for s in convertible if s.file.root == root]
-        uses = OutsideUses(
-            _neighbours(root, mine, files), {module_stem(s.file.path) for s in mine}
-        )
+        uses = OutsideUses(_neighbours(root, mine, files), {module_stem(s.file.path) for s in mine})
         for source in mine:
             names = uses.names(source.file.path)
             if "*" in names:

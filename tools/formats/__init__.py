@@ -1,4 +1,4 @@
-"""How a report is printed: for people, for programs, for GitHub's annotations, for code scanning."""
+"""How a report is printed: for people, programs, GitHub's annotations and code scanning."""
 
 from __future__ import annotations
 

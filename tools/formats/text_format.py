@@ -19,7 +19,9 @@ def render(report: Report, *, color: bool) -> str:
 
 def _finding(finding: Finding, color: bool) -> str:
     place = f"{finding.shown}:{finding.line}:{finding.column}:"
-    lines = [f"{_paint(place, 'bold', color)} {finding.code} {finding.norm}: {_verdict(finding, color)}"]
+    lines = [
+        f"{_paint(place, 'bold', color)} {finding.code} {finding.norm}: {_verdict(finding, color)}"
+    ]
     if finding.computes is not None:
         lines.append(f"    computes: {describe(finding.computes)}")
     if finding.equivalence is not None:

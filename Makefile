@@ -1,0 +1,79 @@
+# Every target works from a clean clone; Python 3.11 or newer, git and make are all it needs.
+#
+#   make port    the main job on vLLM 0.29.0: the patch series and its proof, in out/0.29.0
+#   make test    the whole test suite, with the real vLLM engine on the CPU
+#
+# PYTHON names another interpreter; PIP_ARGS goes to pip install, e.g. for another index.
+
+PYTHON ?= python3
+PIP_ARGS ?=
+RELEASE ?= 0.29.0
+RELEASES := 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0
+PYTEST_ARGS ?=
+
+# PyTorch's index of CPU builds, asked only where pip's configured places lack the build.
+TORCH := torch==2.13.0
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+
+PORT_ENV := .venv
+TEST_ENV := .venv-test
+PIP := $(PORT_ENV)/bin/python -m pip install --quiet --no-input --disable-pip-version-check $(PIP_ARGS)
+NORMPORT := $(PORT_ENV)/bin/normport
+TYPECHECK := build/typecheck
+
+.DEFAULT_GOAL := port
+.PHONY: port test test-env lint format bench patches check-patches clean
+
+# The stamp comes last: an environment whose making was interrupted is made anew.
+$(PORT_ENV)/stamp: pyproject.toml
+	@echo "making $(PORT_ENV) (once, about a minute)"
+	@rm -rf $(PORT_ENV)
+	@$(PYTHON) -m venv $(PORT_ENV)
+	@$(PIP) '$(TORCH)+cpu' 2>$(PORT_ENV)/pip.log \
+	  || $(PIP) --extra-index-url $(TORCH_INDEX) '$(TORCH)+cpu' 2>>$(PORT_ENV)/pip.log \
+	  || $(PIP) '$(TORCH)' || { cat $(PORT_ENV)/pip.log >&2; exit 1; }
+	@$(PIP) -e '.[proof]' 2>$(PORT_ENV)/pip.log || { cat $(PORT_ENV)/pip.log >&2; exit 1; }
+	@touch $@
+
+port: $(PORT_ENV)/stamp
+	@$(NORMPORT) port vllm==$(RELEASE) --out out/$(RELEASE)
+
+test-env:
+	@$(PYTHON) -P tools/engine_env.py $(TEST_ENV)
+
+test: test-env
+	$(TEST_ENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+# mypy wants to see the folders as the one package that they are installed as.
+lint: test-env
+	$(TEST_ENV)/bin/ruff check .
+	$(TEST_ENV)/bin/ruff format --check .
+	@mkdir -p $(TYPECHECK)/normport
+	@for folder in codemods layers kernels tools; do \
+	  ln -sfn ../../../$$folder $(TYPECHECK)/normport/$$folder; done
+	cd $(TYPECHECK) && MYPYPATH=. ../../$(TEST_ENV)/bin/python -m mypy \
+	  --config-file ../../pyproject.toml -p normport.codemods -p normport.layers \
+	  -p normport.kernels -p normport.tools
+
+format: test-env
+	$(TEST_ENV)/bin/ruff check --fix .
+	$(TEST_ENV)/bin/ruff format .
+
+bench: $(PORT_ENV)/stamp
+	@$(PORT_ENV)/bin/python bench/guard.py
+
+patches: $(PORT_ENV)/stamp
+	@for release in $(RELEASES); do \
+	  $(NORMPORT) port vllm==$$release --out patches/$$release || exit 2; done
+
+# The committed series is what the code writes today, byte for byte.
+check-patches: $(PORT_ENV)/stamp
+	@rm -rf build/patches/$(RELEASE)
+	@$(NORMPORT) port vllm==$(RELEASE) --out build/patches/$(RELEASE)
+	diff -r patches/$(RELEASE) build/patches/$(RELEASE)
+	@echo "patches/$(RELEASE) is up to date"
+
+clean:
+	rm -rf $(PORT_ENV) $(TEST_ENV) build dist out *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,171 @@
+"""The main job without its printing: what the series for one source tree consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from normport.tools.backport import BackportResult, backport
+from normport.tools.discover import PythonFile, discover
+from normport.tools.errors import UserError
+from normport.tools.findings import FileError, FileResult, Finding, Report
+from normport.tools.messages import (
+    MODEL_FOLDERS,
+    model_label,
+    patch_name,
+    proof_trailers,
+    rewrite_why,
+    unsafe_why,
+)
+from normport.tools.pipeline import Settings, analyse, conclude, prove_all
+from normport.tools.proof import BOUND
+from normport.tools.tree import FileChange, Patch, SourceTree
+
+STANDARD, ROUNDED = "standard-norms", "rounded-weight"
+"""Ends of the patches' names."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The patches for one tree, in order, and what they rest on.
+
+    optional: patches on top of the others, each for itself.
+    evidence: goes into the manifest; holds nothing that differs from one run to the next.
+    """
+
+    backport: BackportResult
+    patches: tuple[Patch, ...]
+    optional: tuple[Patch, ...]
+    evidence: Mapping[str, object]
+    report: Report
+
+
+def plan_series(tree: SourceTree, only: Sequence[str], settings: Settings) -> Series:
+    """Everything the series for ``tree`` needs; nothing is written.
+
+    only: model files to port, relative to the tree or by their name; empty for all.
+    Raises UserError when a file cannot be read, the proof cannot run, or the tree holds an
+    XPU dispatch that is neither the release's nor a finished one.
+    """
+    dispatch = backport(tree)
+    if dispatch.status == "conflict":
+        raise UserError(dispatch.reason)
+    files, errors = model_files(tree, only)
+    settings = replace(settings, trees={tree.root: tree})
+    analysis = analyse(files, errors, settings)
+    with_sites = [source.file for source in analysis.sources]
+    variants = replace(
+        settings, unsafe=True, accept=settings.accept | {"unsafe"}, progress=lambda *_: None
+    )
+    alternative = analyse(with_sites, [], variants)
+    for error in (*analysis.errors, *alternative.errors):
+        raise UserError(error.message)
+    proofs = prove_all([analysis, alternative], settings)
+    report = conclude(analysis, proofs, settings)
+    bounded = conclude(alternative, proofs, variants)
+    patches = [dispatch.patch] if dispatch.patch is not None else []
+    patches += [_patch(result, tree) for result in report.changed]
+    optional = _optional(report, bounded, tree)
+    return Series(
+        backport=dispatch,
+        patches=tuple(patches),
+        optional=tuple(optional),
+        evidence=_evidence(report, bounded, optional),
+        report=report,
+    )
+
+
+def model_files(tree: SourceTree, only: Sequence[str]) -> tuple[list[PythonFile], list[FileError]]:
+    """The tree's model files, or those of them that ``only`` names.
+
+    Raises UserError when the tree has no model files, or none that ``only`` names.
+    """
+    folders = [tree.root / folder for folder in MODEL_FOLDERS if (tree.root / folder).is_dir()]
+    if not folders:
+        raise UserError(f"{tree.origin} has no vllm/model_executor/models; name a vLLM tree.")
+    found, errors = discover(folders)
+    files = [PythonFile(file.path, tree.root, tree.root, named=False) for file in found]
+    if not only:
+        return files, errors
+    chosen = []
+    for name in only:
+        matching = [file for file in files if _names(name, file, tree.root)]
+        if not matching:
+            raise UserError(f"--only {name}: {tree.origin} has no model file of that name.")
+        chosen += [replace(file, named=True) for file in matching]
+    return list(dict.fromkeys(chosen)), errors
+
+
+def _names(name: str, file: PythonFile, root: Path) -> bool:
+    wanted = Path(name)
+    if wanted.is_absolute():
+        return wanted == root / file.relative
+    wanted = wanted if wanted.suffix == ".py" else wanted.with_name(f"{wanted.name}.py")
+    return f"/{file.relative}".endswith(f"/{wanted.as_posix().removeprefix('./')}")
+
+
+def _patch(result: FileResult, tree: SourceTree) -> Patch:
+    assert result.change is not None
+    applied = [finding for finding in result.findings if finding.applied]
+    return Patch(
+        name=patch_name(result.change.path, STANDARD),
+        subject=f"[Model] Declare standard norm layers in {model_label(result.change.path)}",
+        why=rewrite_why(result),
+        trailers=proof_trailers(applied, tree),
+        changes=(result.change,),
+        droppable=f"vLLM's own {result.change.path} declares the standard layers.",
+    )
+
+
+def _optional(report: Report, bounded: Report, tree: SourceTree) -> list[Patch]:
+    """Per file with an unsafe variant: from what the series leaves to that variant."""
+    after = {result.file: result.change for result in report.changed}
+    patches = []
+    for result in bounded.changed:
+        unsafe = [finding for finding in result.findings if _is_variant(finding)]
+        assert result.change is not None
+        before = after.get(result.file)
+        start = before.after if before is not None else result.change.before
+        if not unsafe or start == result.change.after:
+            continue
+        path = result.change.path
+        patches.append(
+            Patch(
+                name=patch_name(path, ROUNDED),
+                subject=f"[Model] Take the run's dtype for the norm weights of {model_label(path)}",
+                why=unsafe_why(result),
+                trailers=proof_trailers(unsafe, tree),
+                changes=(FileChange(path, start, result.change.after),),
+                droppable="the bit-equal variant is wanted, or vLLM declares this one itself.",
+            )
+        )
+    return patches
+
+
+def _evidence(report: Report, bounded: Report, optional: Sequence[Patch]) -> dict[str, object]:
+    """By patch name what was proven for it; under ``bound`` and ``left`` what holds for all.
+
+    ``left`` are the sites that no patch of the series converts, with the reason for each.
+    """
+    evidence: dict[str, object] = {"bound": BOUND}
+    for result in report.changed:
+        assert result.change is not None
+        name = patch_name(result.change.path, STANDARD)
+        evidence[name] = [f.to_json() for f in result.findings if f.applied]
+    wanted = {patch.name for patch in optional}
+    for result in bounded.changed:
+        assert result.change is not None
+        name = patch_name(result.change.path, ROUNDED)
+        if name in wanted:
+            evidence[name] = [f.to_json() for f in result.findings if _is_variant(f)]
+    evidence["left"] = [
+        finding.to_json()
+        for finding in report.findings
+        if finding.verdict != "done" and not finding.applied
+    ]
+    return evidence
+
+
+def _is_variant(finding: Finding) -> bool:
+    return finding.applied and finding.safety == "unsafe"
