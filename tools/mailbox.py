@@ -51,10 +51,10 @@ def format_patch(
     body += _FOOTER
     if "\n" in patch.subject or not patch.subject.strip():
         raise ValueError(f"not one line: {patch.subject!r}")
-    subject = f"{prefix} {patch.subject}"
+    subject = patch.subject
     if not subject.isascii():
         subject = Header(subject, "utf-8", maxlinelen=10_000).encode()
-    headers = [_SEPARATOR, f"From: {_AUTHOR}", f"Date: {_DATE}", f"Subject: {subject}"]
+    headers = [_SEPARATOR, f"From: {_AUTHOR}", f"Date: {_DATE}", f"Subject: {prefix} {subject}"]
     encoding = "quoted-printable" if b"\r" in body else "8bit"
     if encoding != "8bit":
         # Mail transport and `git am` alike drop a bare CR at a line's end.

@@ -160,6 +160,9 @@ def _try(copy: Path, entry: PatchEntry, diff: bytes) -> PatchStatus:
         return verdict("obsolete", "Every file is already as the patch leaves it.")
     if _apply(copy, diff, "--check", "--reverse") is None:
         return verdict("obsolete", "Its changes are already there.")
+    there = _already_defined(entry, before)
+    if there is not None:
+        return verdict("obsolete", f"The checkout already has its own {there}.")
     failure = _apply(copy, diff)
     if failure is None:
         if _contents(copy, paths) == before:
@@ -167,9 +170,6 @@ def _try(copy: Path, entry: PatchEntry, diff: bytes) -> PatchStatus:
         exact = all(digest(before[file.path]) == file.before for file in entry.files)
         how = "It applies." if exact else "It applies, though not to the files it was made from."
         return verdict("clean", how)
-    there = _already_defined(entry, before)
-    if there is not None:
-        return verdict("obsolete", f"The checkout already has its own {there}.")
     path, hunk = _where(failure, diff)
     return verdict("conflict", _conflict(entry, before, path, hunk, failure), path, hunk)
 
@@ -186,12 +186,18 @@ def _apply(copy: Path, diff: bytes, *options: str) -> str | None:
 
 
 def _already_defined(entry: PatchEntry, before: dict[str, bytes | None]) -> str | None:
-    """Something that the patch would bring and the checkout has in another form."""
+    """What the patch brings and the checkout has in a form of its own; git might add it twice.
+
+    What counts in a file are the methods that the patch gives to classes which were there (its
+    helpers may be named as they like), or everything when there are no such methods.
+    """
     for file in entry.files:
-        if not file.adds or digest(before[file.path]) == file.after:
+        methods = {name for name in file.adds if name.rpartition(".")[0] not in ("", *file.adds)}
+        telling = methods or set(file.adds)
+        if not telling or digest(before[file.path]) == file.after:
             continue
-        for name in sorted(definitions(before[file.path] or b"") & set(file.adds)):
-            return f"{name} in {file.path}"
+        if telling <= definitions(before[file.path] or b""):
+            return f"{min(telling)} in {file.path}"
     return None
 
 
@@ -226,7 +232,7 @@ def _conflict(
     file = next((file for file in entry.files if file.path == path), None)
     if file is not None and file.before is None:
         return f"{path} exists already, with another content."
-    at = f" at {hunk}" if hunk else ""
+    at = f" at {hunk[: hunk.index(' @@') + 3]}" if hunk else ""
     gone = set(file.removes if file else ()) - definitions(before[path] or b"")
     if gone:
         return f"{path} differs{at}: it no longer defines {sorted(gone)[0]}."

@@ -84,7 +84,7 @@ def commit(root: Path, steps: Sequence[Step], journal: Path) -> None:
     )
     with ExitStack() as undo:
         with _naming(journal.name, _NOTHING_CHANGED):
-            undo.callback(_remove, _new(journal))
+            undo.callback(_forget, _new(journal))
             _write(_new(journal), _to_json(record), None)
             os.replace(_new(journal), journal)
             _sync_folder(journal.parent)
@@ -111,7 +111,7 @@ def recover(root: Path, journal: Path) -> Literal["completed", "taken back"] | N
     """
     with _naming(journal.name, _UNTIDY):
         if not os.path.lexists(journal):
-            _remove(_new(journal))
+            _forget(_new(journal))
             return None
         record = _from_json(journal)
         if all(_completable(root, entry) for entry in record.entries):
@@ -142,6 +142,11 @@ def _old(path: Path) -> Path:
 
 def _remove(path: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(path)
+
+
+def _forget(path: Path) -> None:
+    with suppress(OSError):  # What stays is removed by the next run.
         os.unlink(path)
 
 

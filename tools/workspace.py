@@ -102,7 +102,7 @@ def locked(root: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # One that stays holds nobody up.
             os.unlink(path)
         os.close(descriptor)
 

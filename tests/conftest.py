@@ -1,0 +1,25 @@
+"""What several test modules share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from normport.tools.sources import resolve
+from normport.tools.tree import SourceTree
+
+
+@pytest.fixture(scope="session")
+def release() -> Callable[[str], SourceTree]:
+    """Gives the sources of a released vLLM by version, fetched once and then from the cache.
+
+    A test that uses it is marked ``release``.
+    """
+
+    @functools.cache
+    def get(version: str) -> SourceTree:
+        return resolve(f"vllm=={version}", note=lambda _: None)
+
+    return get
