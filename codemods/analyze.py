@@ -18,9 +18,13 @@ from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.registry import LAYERNORM
 from normport.codemods.uses import class_uses
 
-_HINTS = (b"rsqrt", b"sqrt", b"rms_norm", b"-0.5")
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
-_CLASS_HINT = re.compile(r"rsqrt|sqrt|-\s*0\.5|rms_norm")
+# RMS normalisation takes a root of a mean, or calls a function that does. Other files are not
+# parsed: parsing is nearly all that a scan costs.
+_ROOT_HINT = re.compile(r"sqrt|-\s*0\.5|rms_norm\s*\(")
+_MEAN_HINT = re.compile(r"\bmean\s*\(|\bsum\s*\(|rms_norm\s*\(")
+_ROOT_BYTES = re.compile(_ROOT_HINT.pattern.encode())
+_MEAN_BYTES = re.compile(_MEAN_HINT.pattern.encode())
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,9 @@ class Options:
 
 def may_hold_norm(source: bytes) -> bool:
     """A look at the bytes: False means that parsing the file would find nothing."""
-    return any(hint in source for hint in _HINTS) or LAYERNORM.encode() in source
+    if LAYERNORM.encode() in source:
+        return True
+    return bool(_ROOT_BYTES.search(source) and _MEAN_BYTES.search(source))
 
 
 def decode(source: bytes) -> str:
@@ -83,14 +89,16 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
 
 
 def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
-    """Whether the class, or a function of the file that it names, takes a root."""
+    """Whether the class, with the functions of the file that it names, takes a root of a mean."""
     if not any(isinstance(s, ast.FunctionDef) and s.name == "forward" for s in node.body):
         return False
     seen: set[str] = set()
     queue: list[ast.stmt] = [node]
+    text = ""
     while queue:
         current = queue.pop()
-        if _CLASS_HINT.search(module.segment(current)):
+        text += module.segment(current)
+        if _ROOT_HINT.search(text) and _MEAN_HINT.search(text):
             return True
         for part in ast.walk(current):
             if isinstance(part, ast.Name) and part.id in module.functions and part.id not in seen:
@@ -101,25 +109,28 @@ def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
 
 def _done(module: ModuleInfo) -> list[Site]:
     """Constructions of the standard layers themselves."""
+    if LAYERNORM not in module.text:
+        return []
     found: list[Site] = []
-    for node in ast.walk(module.tree):
-        if not isinstance(node, ast.Call):
+    for local, full in module.imports.items():
+        if full not in _STANDARD or local in module.classes:
             continue
-        full = module.qualified(node.func)
-        if full in _STANDARD and _STANDARD[full] not in module.classes:
-            found.append(
-                Site(
-                    line=node.lineno,
-                    column=module.column(node),
-                    code="NP100",
-                    norm=_STANDARD[full],
-                    attribute=None,
-                    computes=None,
-                    verdict="done",
-                    target=None,
-                    reason=None,
+        for name in module.names.get(local, []):
+            call = module.parents[name]
+            if isinstance(call, ast.Call) and call.func is name:
+                found.append(
+                    Site(
+                        line=call.lineno,
+                        column=module.column(call),
+                        code="NP100",
+                        norm=_STANDARD[full],
+                        attribute=None,
+                        computes=None,
+                        verdict="done",
+                        target=None,
+                        reason=None,
+                    )
                 )
-            )
     return found
 
 

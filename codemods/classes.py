@@ -13,7 +13,13 @@ from normport.codemods.recognise import NotStandard, Recognised, recognise
 from normport.codemods.registry import NormSite, Target, conversion
 from normport.codemods.sizes import SizeInference
 from normport.codemods.standalone import NotStandalone, standalone
-from normport.codemods.uses import Binding, binding, class_uses, objection
+from normport.codemods.uses import (
+    Binding,
+    binding,
+    called_elsewhere,
+    class_uses,
+    objection,
+)
 from normport.codemods.values import Const, Source, Unknown, Value, Weight
 
 _OWN_METHODS = {"__init__", "forward", "extra_repr", "__repr__"}
@@ -254,10 +260,11 @@ class ClassReader:
             raise _Refused("NP211", f"its type is checked in line {line}", computes)
         methods = {s.name for s in node.body if isinstance(s, ast.FunctionDef)} - _OWN_METHODS
         inside = set(ast.walk(node))
-        for part in ast.walk(self.module.tree):
-            if isinstance(part, ast.Attribute) and part.attr in methods and part not in inside:
-                why = f"its method {part.attr} is used in line {part.lineno}"
-                raise _Refused("NP214", why, computes)
+        for name in sorted(methods):
+            for part in self.module.attributes.get(name, []):
+                if part not in inside:
+                    why = f"its method {name} is used in line {part.lineno}"
+                    raise _Refused("NP214", why, computes)
 
     def _size(
         self, read: Recognised, bound: Binding, call: ast.Call, arguments: Mapping[str, Value]
@@ -271,6 +278,11 @@ class ClassReader:
             return given
         if bound.init.name != "__init__":
             raise _Refused("NP207", f"it is built in {bound.init.name}", read.computes)
+        line = called_elsewhere(self.module, bound)
+        if line is not None:
+            why = f"self.{bound.attribute} is also called outside of its class, in line {line}"
+            hint = f"{why}; give its size with --dim {bound.owner.name}.{bound.attribute}=EXPR"
+            raise _Refused("NP207", hint, read.computes)
         inference = SizeInference(self.module, bound.owner, bound.init)
         inferred, why = inference.infer(bound.attribute, call)
         if inferred is None:

@@ -10,20 +10,77 @@ from functools import cached_property
 
 @dataclass
 class ModuleInfo:
-    """Names bound at the top level of a file.
-
-    imports: local name -> full dotted name (``nn`` -> ``torch.nn``); relative imports keep
-        their leading dots.
-    parents: every node's parent, for asking where an expression stands.
-    """
+    """Names bound at the top level of a file, and an index of its nodes made when asked for."""
 
     tree: ast.Module
     text: str
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     constants: dict[str, ast.expr] = field(default_factory=dict)
-    imports: dict[str, str] = field(default_factory=dict)
-    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """Every node's parent, for asking where an expression stands."""
+        parents: dict[ast.AST, ast.AST] = {}
+        queue: list[ast.AST] = [self.tree]
+        while queue:
+            node = queue.pop()
+            for child in ast.iter_child_nodes(node):
+                if not isinstance(child, ast.expr_context):
+                    parents[child] = node
+                    queue.append(child)
+        return parents
+
+    @cached_property
+    def names(self) -> dict[str, list[ast.Name]]:
+        """Every Name node by its name, in no order."""
+        found: dict[str, list[ast.Name]] = {}
+        for node in self.parents:
+            if isinstance(node, ast.Name):
+                found.setdefault(node.id, []).append(node)
+        return found
+
+    @cached_property
+    def attributes(self) -> dict[str, list[ast.Attribute]]:
+        """Every Attribute node by the attribute's name, in order of position."""
+        found: dict[str, list[ast.Attribute]] = {}
+        for node in self.parents:
+            if isinstance(node, ast.Attribute):
+                found.setdefault(node.attr, []).append(node)
+        for nodes in found.values():
+            nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+        return found
+
+    @cached_property
+    def imports(self) -> dict[str, str]:
+        """Local name -> full dotted name (``nn`` -> ``torch.nn``), wherever it is imported;
+        relative imports keep their leading dots."""
+        found: dict[str, str] = {}
+        for node in self.parents:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    root = alias.name.split(".")[0]
+                    found[alias.asname or root] = alias.name if alias.asname else root
+            elif isinstance(node, ast.ImportFrom):
+                base = "." * node.level + (node.module or "")
+                for alias in node.names:
+                    name = f"{base}.{alias.name}" if base.strip(".") else base + alias.name
+                    found[alias.asname or alias.name] = name
+        return found
+
+    @cached_property
+    def annotated(self) -> set[ast.AST]:
+        """Every node inside an annotation."""
+        found: set[ast.AST] = set()
+        for node in self.parents:
+            root: ast.expr | None = None
+            if isinstance(node, ast.AnnAssign | ast.arg):
+                root = node.annotation
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                root = node.returns
+            if root is not None:
+                found.update(ast.walk(root))
+        return found
 
     def enclosing(
         self, node: ast.AST, *kinds: type[ast.AST]
@@ -85,19 +142,4 @@ def read_module(text: str) -> ModuleInfo:
         elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             if statement.value is not None:
                 info.constants[statement.target.id] = statement.value
-    for node in ast.walk(info.tree):
-        for child in ast.iter_child_nodes(node):
-            info.parents[child] = node
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.asname:
-                    info.imports[alias.asname] = alias.name
-                else:
-                    root = alias.name.split(".")[0]
-                    info.imports[root] = root
-        elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            for alias in node.names:
-                name = f"{base}.{alias.name}" if base.strip(".") else base + alias.name
-                info.imports[alias.asname or alias.name] = name
     return info

@@ -29,39 +29,22 @@ def class_uses(module: ModuleInfo, name: str) -> ClassUses:
     """Every use of the module-level class ``name``."""
     uses = ClassUses()
     definition = module.classes[name]
-    annotations = _annotation_nodes(module)
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-            parent = module.parents[node]
-            if isinstance(parent, ast.Call) and parent.func is node:
-                uses.calls.append(parent)
-            elif node in annotations:
-                uses.annotations.append(node)
-            elif isinstance(parent, ast.ClassDef) and node in parent.bases:
-                uses.bases.append(parent)
-            elif _is_super_argument(parent) and _within(module, node, definition):
-                continue
-            elif _is_type_check(module, node):
-                uses.checks.append(node)
-            else:
-                uses.others.append(node)
+    loads = [node for node in module.names.get(name, []) if isinstance(node.ctx, ast.Load)]
+    for node in sorted(loads, key=lambda node: (node.lineno, node.col_offset)):
+        parent = module.parents[node]
+        if isinstance(parent, ast.Call) and parent.func is node:
+            uses.calls.append(parent)
+        elif node in module.annotated:
+            uses.annotations.append(node)
+        elif isinstance(parent, ast.ClassDef) and node in parent.bases:
+            uses.bases.append(parent)
+        elif _is_super_argument(parent) and _within(module, node, definition):
+            continue
+        elif _is_type_check(module, node):
+            uses.checks.append(node)
+        else:
+            uses.others.append(node)
     return uses
-
-
-def _annotation_nodes(module: ModuleInfo) -> set[ast.AST]:
-    found: set[ast.AST] = set()
-    for node in ast.walk(module.tree):
-        roots: list[ast.expr | None] = []
-        if isinstance(node, ast.AnnAssign):
-            roots.append(node.annotation)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            roots.append(node.returns)
-        elif isinstance(node, ast.arg):
-            roots.append(node.annotation)
-        for root in roots:
-            if root is not None:
-                found.update(ast.walk(root))
-    return found
 
 
 def _is_super_argument(node: ast.AST) -> bool:
@@ -138,29 +121,79 @@ def binding(module: ModuleInfo, call: ast.Call) -> Binding | None:
 def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
     """Why converting ``self.attribute`` would not be seen through, from all its uses here.
 
-    Counted are ``self.attribute`` in the owning class and ``anything.attribute`` elsewhere in
-    the file where ``anything`` is not ``self``.
+    Counted are ``self.attribute`` in the owning class and its relatives in the file, and
+    ``anything.attribute`` where ``anything`` is not ``self``.
     """
-    for node in ast.walk(module.tree):
-        if not isinstance(node, ast.Attribute) or node.attr != bound.attribute:
-            continue
-        if not isinstance(node.ctx, ast.Load):
-            continue
-        on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
-        inside = _within(module, node, bound.owner)
-        if on_self and not inside and not _inherits(module, node, bound.owner):
-            continue
+    calls = 0
+    for node in _loads(module, bound):
         found = _use_objection(module, node)
         if found is not None:
             return found
+        calls += _called(module, node)
+    named = _named_access(module, bound.attribute)
+    if named is not None:
+        return named
+    if not calls:
+        return Objection("NP209", f"no call of self.{bound.attribute} is seen in this file")
     return None
 
 
-def _inherits(module: ModuleInfo, node: ast.AST, owner: ast.ClassDef) -> bool:
-    outer = module.enclosing(node, ast.ClassDef)
-    return isinstance(outer, ast.ClassDef) and any(
-        isinstance(base, ast.Name) and base.id == owner.name for base in outer.bases
-    )
+def called_elsewhere(module: ModuleInfo, bound: Binding) -> int | None:
+    """The line of a call of the attribute outside of the owning class, or None."""
+    for node in _loads(module, bound):
+        if _called(module, node) and not _within(module, node, bound.owner):
+            return node.lineno
+    return None
+
+
+def _loads(module: ModuleInfo, bound: Binding) -> list[ast.Attribute]:
+    family = _family(module, bound.owner)
+    found: list[ast.Attribute] = []
+    for node in module.attributes.get(bound.attribute, []):
+        if not isinstance(node.ctx, ast.Load):
+            continue
+        outer = module.enclosing(node, ast.ClassDef)
+        on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+        if not on_self or outer in family or _within(module, node, bound.owner):
+            found.append(node)
+    return found
+
+
+def _called(module: ModuleInfo, node: ast.Attribute) -> bool:
+    parent = module.parents[node]
+    return isinstance(parent, ast.Call) and parent.func is node
+
+
+def _family(module: ModuleInfo, owner: ast.ClassDef) -> set[ast.AST]:
+    """The class with its bases and subclasses in the file, over any number of steps."""
+    family: set[ast.AST] = {owner}
+    grown = True
+    while grown:
+        grown = False
+        for node in module.classes.values():
+            bases = {module.classes.get(b.id) for b in node.bases if isinstance(b, ast.Name)}
+            related = {node, *(base for base in bases if base is not None)}
+            if related & family and not related <= family:
+                if node in family or bases & family:
+                    family |= related
+                    grown = True
+    return family
+
+
+def _named_access(module: ModuleInfo, attribute: str) -> Objection | None:
+    """``getattr(x, "attribute")`` and its kind."""
+    names = ("getattr", "setattr", "delattr")
+    for function in [name for names_ in names for name in module.names.get(names_, [])]:
+        node = module.parents[function]
+        if (
+            isinstance(node, ast.Call)
+            and node.func is function
+            and len(node.args) > 1
+            and isinstance(node.args[1], ast.Constant)
+            and node.args[1].value == attribute
+        ):
+            return Objection("NP209", f"`{ast.unparse(node)}` reaches it in line {node.lineno}")
+    return None
 
 
 def _use_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
