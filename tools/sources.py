@@ -116,7 +116,7 @@ def _release(spec: str, note: Callable[[str], None]) -> SourceTree:
 
 def _asked(spec: str) -> Version:
     try:
-        requirement = Requirement(spec)
+        requirement = Requirement(spec.strip())
         clauses = list(requirement.specifier)
         plain = not (requirement.extras or requirement.marker or requirement.url)
         exact = [clause.operator for clause in clauses] == ["=="]
