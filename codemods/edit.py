@@ -11,12 +11,8 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from normport.codemods.imports import (
-    change_names,
-    missing_imports,
-    new_statements,
-    statement_to_join,
-)
+from normport.codemods.bindings import missing_imports, statement_to_join
+from normport.codemods.imports import change_names, new_statements
 from normport.codemods.layout import Passage, lay_out
 from normport.codemods.leftovers import find_leftovers, removable_aliases
 from normport.codemods.model import EditResult, FilePlan, RefusedEdit
@@ -49,6 +45,13 @@ def apply_plan(
     """
     if not (plan.edits or plan.imports or plan.dead):
         return EditResult(source)
+    with warnings.catch_warnings():
+        # Python warns about escapes and the like in code that was there before.
+        warnings.simplefilter("ignore")
+        return _apply(source, plan, line_length, keep)
+
+
+def _apply(source: bytes, plan: FilePlan, line_length: int, keep: frozenset[str]) -> EditResult:
     parsed = Parsed(decode(source))
     sites = locate(parsed, plan.edits)
     imported = frozenset(
@@ -204,12 +207,9 @@ def _splice(text: str, splices: Sequence[tuple[Span, str]]) -> str:
 
 
 def _check_compiles(source: bytes) -> None:
-    with warnings.catch_warnings():
-        # A warning about code that was there before is not the edit's business.
-        warnings.simplefilter("ignore")
-        try:
-            compile(source, "<edited file>", "exec", dont_inherit=True)
-        except SyntaxError as error:
-            raise RefusedEdit(
-                f"the edited file would not compile (line {error.lineno}: {error.msg})."
-            ) from error
+    try:
+        compile(source, "<edited file>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise RefusedEdit(
+            f"the edited file would not compile (line {error.lineno}: {error.msg})."
+        ) from error

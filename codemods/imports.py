@@ -7,99 +7,8 @@ from collections.abc import Mapping, Sequence
 import libcst as cst
 
 from normport.codemods import ordering
-from normport.codemods.model import RefusedEdit
-from normport.codemods.parsed import Parsed, Span, TopLevel, bound_name
-
-
-def missing_imports(
-    parsed: Parsed, wanted: Mapping[str, Sequence[str]], removed: frozenset[str]
-) -> dict[str, list[str]]:
-    """What is wanted and not imported at the top level yet, in the plan's form.
-
-    Raises RefusedEdit where a name is bound to something else in the module; ``removed``
-    definitions do not count.
-    """
-    missing: dict[str, list[str]] = {}
-    for module, names in wanted.items():
-        for name in names or (module.split(".")[0],):
-            _check_free(parsed, module, name, bool(names), removed)
-        if not names:
-            if not any(_imports_module(top, module) for top in parsed.top):
-                missing[module] = []
-            continue
-        absent = [
-            name
-            for name in names
-            if not any(_imports_name(top, module, name) for top in parsed.top)
-        ]
-        if absent:
-            missing[module] = sorted(set(absent), key=ordering.name_key)
-    if missing:
-        _refuse_star(parsed)
-    return missing
-
-
-def _imports_module(top: TopLevel, module: str) -> bool:
-    """``import module`` or, as it binds the same, ``import module.part``."""
-    return isinstance(top.imports, cst.Import) and any(
-        alias.asname is None and f"{alias.evaluated_name}.".startswith(f"{module}.")
-        for alias in top.imports.names
-    )
-
-
-def _imports_name(top: TopLevel, module: str, name: str) -> bool:
-    node = top.imports
-    return _is_from(node, module) and any(
-        alias.evaluated_name == name == bound_name(alias) for alias in _aliases(node)
-    )
-
-
-def _is_from(node: cst.CSTNode | None, module: str) -> bool:
-    return (
-        isinstance(node, cst.ImportFrom)
-        and not node.relative
-        and ordering.module_name(node) == module
-    )
-
-
-def _aliases(node: cst.CSTNode | None) -> Sequence[cst.ImportAlias]:
-    if isinstance(node, cst.ImportFrom | cst.Import) and not isinstance(node.names, cst.ImportStar):
-        return node.names
-    return ()
-
-
-def _check_free(
-    parsed: Parsed, module: str, name: str, from_import: bool, removed: frozenset[str]
-) -> None:
-    for assignment in parsed.global_scope.assignments[name]:
-        node = getattr(assignment, "node", None)
-        if node is None:
-            continue
-        if isinstance(node, cst.ImportFrom) and from_import and _is_from(node, module):
-            if any(alias.evaluated_name == name == bound_name(alias) for alias in _aliases(node)):
-                continue
-        elif isinstance(node, cst.Import) and not from_import:
-            if all(alias.asname is None for alias in node.names if bound_name(alias) == name):
-                continue
-        elif isinstance(node, cst.ClassDef | cst.FunctionDef) and name in removed:
-            continue
-        line = parsed.positions[node].start.line
-        raise RefusedEdit(
-            f"line {line}: the module binds {name!r} itself, so importing it from {module} "
-            "would change what that name means; rename it or convert by hand."
-        )
-
-
-def _refuse_star(parsed: Parsed) -> None:
-    for top in parsed.top:
-        if isinstance(top.imports, cst.ImportFrom) and isinstance(
-            top.imports.names, cst.ImportStar
-        ):
-            raise RefusedEdit(
-                f"line {top.first + 1}: `import *` may bind any name, so no import can be added "
-                "safely; replace it by the names it is there for."
-            )
-
+from normport.codemods.bindings import aliases_of
+from normport.codemods.parsed import Parsed, Span, TopLevel
 
 Insertion = tuple[Span, str]
 
@@ -214,19 +123,6 @@ def _after(
     return Span(end, end), text.replace("\n", source.newline)
 
 
-def statement_to_join(parsed: Parsed, module: str, staying: Sequence[TopLevel]) -> TopLevel | None:
-    """The statement that imports plain names from the module already.
-
-    isort keeps ``import x as y`` in statements of their own, so a name does not join these.
-    """
-    for top in staying:
-        if _is_from(top.imports, module) and any(
-            alias.asname is None for alias in _aliases(top.imports)
-        ):
-            return top
-    return None
-
-
 def change_names(
     parsed: Parsed, top: TopLevel, drop: Sequence[cst.ImportAlias], add: Sequence[str]
 ) -> tuple[str, list[cst.ImportAlias]]:
@@ -235,7 +131,7 @@ def change_names(
     A name whose comment would be lost is not dropped.
     """
     text = parsed.source.text
-    aliases = list(_aliases(top.imports))
+    aliases = list(aliases_of(top.imports))
     cuts = {id(alias): _cut(parsed, aliases, alias, drop) for alias in drop}
     dropped = [alias for alias in drop if cuts[id(alias)] is not None]
     left = [alias for alias in aliases if alias not in dropped]

@@ -37,18 +37,20 @@ def module_name(node: cst.ImportFrom) -> str:
 
 def statement_key(node: cst.Import | cst.ImportFrom) -> SortKey:
     """The order of statements of one kind inside a section."""
+    first = None if isinstance(node.names, cst.ImportStar) else node.names[0]
+    alias = first.evaluated_alias if first is not None else None
     if isinstance(node, cst.Import):
-        return module_key(node.names[0].evaluated_name, None)
-    first = None if isinstance(node.names, cst.ImportStar) else node.names[0].evaluated_name
-    return module_key(module_name(node), first)
+        return module_key(node.names[0].evaluated_name, None, alias)
+    return module_key(module_name(node), first.evaluated_name if first else None, alias)
 
 
-def module_key(module: str, first_name: str | None) -> SortKey:
+def module_key(module: str, first_name: str | None, alias: str | None = None) -> SortKey:
     """Modules by natural order without case, then with it, then by the first name imported."""
     return (
         _natural(module.lower()),
         _natural(module),
         name_key(first_name) if first_name is not None else (),
+        name_key(alias) if alias is not None else (),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,12 +102,10 @@ class Parsed:
 
         Every edit is a splice at a LibCST position, so a difference would put it elsewhere.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                body = ast.parse(self.source.text).body
-            except SyntaxError as error:
-                raise RefusedEdit(f"line {error.lineno}: Python cannot parse the file.") from error
+        try:
+            body = ast.parse(self.source.text).body
+        except SyntaxError as error:
+            raise RefusedEdit(f"line {error.lineno}: Python cannot parse the file.") from error
         theirs = [(node.lineno, node.end_lineno or node.lineno) for node in body]
         ours = [
             (self.source.line_at(self.span(node).start) + 1, top.last + 1)
@@ -202,12 +199,10 @@ def bound_name(alias: cst.ImportAlias) -> str:
 
 def identifiers(expression: str) -> frozenset[str]:
     """All names and attribute names in an expression; none where the text is not one."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            tree = ast.parse(expression.strip(), mode="eval")
-        except (SyntaxError, ValueError):
-            return frozenset()
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError):
+        return frozenset()
     return frozenset(_identifiers(ast.walk(tree)))
 
 
