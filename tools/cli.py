@@ -31,6 +31,7 @@ from normport.tools.options import (
     Unsafe,
     Write,
 )
+from normport.tools.terminal import ReaderGoneError, write_text
 
 DONE, LEFT, FAILED = 0, 1, 2
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -187,7 +188,7 @@ def explain(
     """One rule: what it converts or refuses, why, and an example."""
     from normport.tools.explain import explain_rule
 
-    sys.stdout.write(explain_rule(code))
+    write_text(explain_rule(code))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -206,7 +207,7 @@ def run(arguments: Sequence[str]) -> int:
         return _usage(error)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
+    except (ReaderGoneError, BrokenPipeError):
         # The reader went away; keep the interpreter's own flush at exit from complaining.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,10 @@ from normport.tools.discover import argument_root, shown_path
 from normport.tools.errors import UserError
 from normport.tools.findings import FileResult, Report, Safety
 from normport.tools.formats import render
+from normport.tools.git import work_tree_top
 from normport.tools.options import OutputFormat
 from normport.tools.pipeline import Settings, run
-from normport.tools.terminal import colour_wanted, note, progress, write_bytes
+from normport.tools.terminal import colour_wanted, note, progress, write_bytes, write_text
 from normport.tools.tree import FileChange
 from normport.tools.workspace import apply_changes, recover, was_interrupted
 
@@ -90,13 +90,12 @@ def rewrite_command(request: Request, output_format: OutputFormat) -> int:
     if request.write and not report.errors:
         written = _write(report.changed, request.allow_dirty)
     if request.diff:
-        write_bytes(git_diff(_shown(result) for result in report.changed))
+        write_bytes(git_diff(_for_git(result) for result in report.changed))
     else:
         printed = report.without_applied() if written else report
         if output_format is not OutputFormat.text:
             printed = report
-        sys.stdout.write(render(printed, output_format, color=colour_wanted()))
-        sys.stdout.flush()
+        write_text(render(printed, output_format, color=colour_wanted()))
     _summarise(report, request, written)
     return _status(report, request, written)
 
@@ -130,9 +129,15 @@ def _write(changed: Sequence[FileResult], allow_dirty: bool) -> bool:
     return bool(by_root)
 
 
-def _shown(result: FileResult) -> FileChange:
+def _for_git(result: FileResult) -> FileChange:
     assert result.change is not None
-    path = shown_path(result.file, result.root)
+    top = work_tree_top(result.file.parent)
+    # git apply reads paths from the top of the work tree, wherever below it it is started.
+    path = (
+        shown_path(result.file, result.root)
+        if top is None
+        else result.file.relative_to(top).as_posix()
+    )
     return FileChange(path, result.change.before, result.change.after)
 
 

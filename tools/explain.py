@@ -22,11 +22,11 @@ def explain_rule(code: str) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-_KINDS = {"convert": "converted", "refuse": "refused"}
+_KINDS = {"convert": "converted", "done": "nothing to do", "refuse": "refused"}
 
 
 def _example(before: str, after: str | None) -> list[str]:
-    parts = ["Before:" if after is not None else "Refused:", "", _indented(before), ""]
+    parts = ["Before:" if after is not None else "Left alone:", "", _indented(before), ""]
     if after is not None:
         parts += ["After:", "", _indented(after), ""]
     return parts

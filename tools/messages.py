@@ -103,7 +103,7 @@ def proof_trailers(findings: Sequence[Finding], tree: SourceTree) -> tuple[tuple
 
 
 def _float32_checkpoint(findings: Sequence[Finding]) -> list[str]:
-    worst = {}
+    worst: dict[str, int] = {}
     for finding in findings:
         found = finding.equivalence.float32_checkpoint if finding.equivalence else {}
         for dtype, result in found.items():

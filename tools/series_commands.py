@@ -10,7 +10,7 @@ from normport.tools.diffs import git_diff
 from normport.tools.errors import UserError
 from normport.tools.series import Obsolete, PatchStatus, apply_series, status, write_series
 from normport.tools.sources import resolve
-from normport.tools.terminal import note, progress, write_bytes
+from normport.tools.terminal import note, progress, say, write_bytes
 from normport.tools.tree import SourceTree
 from normport.tools.workspace import apply_changes
 
@@ -47,9 +47,9 @@ def backport_command(
         apply_changes(tree.root, changes, allow_dirty=allow_dirty)
         note(f"Changed {', '.join(change.path for change in changes)}.")
         return DONE
-    print(f"{result.status}: {result.reason}")
+    say(f"{result.status}: {result.reason}")
     for change in changes:
-        print(f"    {'add' if change.before is None else 'change'} {change.path}")
+        say(f"    {'add' if change.before is None else 'change'} {change.path}")
     note("`normport backport --diff` shows the change, --write makes it.")
     return LEFT
 
@@ -83,7 +83,7 @@ def port_command(
         note(f"backport: {dispatch.status}: {dispatch.reason}")
     waiting = [f for f in series.report.findings if f.verdict == "convert" and not f.applied]
     for finding in waiting:
-        print(f"left: {finding.path}:{finding.line}: {finding.norm}: {finding.reason}")
+        say(f"left: {finding.path}:{finding.line}: {finding.norm}: {finding.reason}")
     if not series.patches:
         note("There is nothing to port: no series was written.")
         return LEFT if waiting else DONE
@@ -93,15 +93,15 @@ def port_command(
     )
     for title, entries in (("series", manifest.patches), ("optional", manifest.optional)):
         for entry in entries:
-            print(f"{title}: {out / entry.file}: {entry.subject}")
+            say(f"{title}: {out / entry.file}: {entry.subject}")
     counts = series.report.counts()
     applied = [finding for finding in series.report.findings if finding.applied]
-    print(
+    say(
         f"norms: {len(applied)} converted in {len(series.report.changed)} model files, "
         f"{counts['refuse']} refused, {counts['done']} standard already"
     )
-    print(f"apply: git am {out}/*.patch")
-    print(f"proof: {out / 'manifest.json'}, and the Proof trailers of each patch")
+    say(f"apply: git am {out}/*.patch")
+    say(f"proof: {out / 'manifest.json'}, and the Proof trailers of each patch")
     return LEFT if waiting else DONE
 
 
@@ -126,7 +126,7 @@ def series_apply_command(checkout: str, series: Path | None, *, allow_dirty: boo
 
 def _print(states: Sequence[PatchStatus]) -> None:
     for state in states:
-        print(f"{state.status}: {state.file}: {state.reason}")
+        say(f"{state.status}: {state.file}: {state.reason}")
 
 
 def _folder(tree: SourceTree, series: Path | None) -> Path:

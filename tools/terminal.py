@@ -6,8 +6,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from normport.tools.pipeline import Progress
+if TYPE_CHECKING:  # imported for real it would make `--help` slow
+    from normport.tools.pipeline import Progress
 
 
 def note(message: str) -> None:
@@ -15,11 +17,32 @@ def note(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+class ReaderGoneError(Exception):
+    """Whoever read stdout has closed it, as ``head`` does."""
+
+
 def write_bytes(data: bytes) -> None:
     """Bytes to stdout as they are: a diff must not be recoded or get other line ends."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError as error:
+        raise ReaderGoneError from error
+
+
+def write_text(text: str) -> None:
+    """Text to stdout, in its encoding."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise ReaderGoneError from error
+
+
+def say(line: str) -> None:
+    """One line of the result, to stdout."""
+    write_text(f"{line}\n")
 
 
 def colour_wanted() -> bool:

@@ -8,9 +8,10 @@ from normport.tools.findings import Finding, Report
 def render(report: Report) -> str:
     """One ``::error``, ``::warning`` or ``::notice`` line per finding and error.
 
-    What can be converted is a warning, what is refused or done a notice.
+    What can be converted is a warning, what is refused a notice. GitHub shows ten annotations of
+    a kind, so what is a standard layer already takes none.
     """
-    lines = [_finding(finding) for finding in report.findings]
+    lines = [_finding(finding) for finding in report.findings if finding.verdict != "done"]
     lines += [
         f"::error file={_property(error.path)},title=normport::{_message(error.message)}"
         for error in report.errors
@@ -32,7 +33,7 @@ def sentence(finding: Finding) -> str:
     if finding.verdict == "convert":
         text = f"{finding.norm} can become {finding.target} ({finding.safety})."
     elif finding.verdict == "done":
-        text = f"{finding.norm} is a standard layer already."
+        text = f"{finding.norm} is a standard layer."
     else:
         text = f"{finding.norm} stays."
     return f"{text} {finding.reason}" if finding.reason else text

@@ -18,7 +18,7 @@ def render(report: Report) -> str:
     """One SARIF log with one run; errors are its tool notifications."""
     findings = report.findings
     rules = _rules({finding.code for finding in findings})
-    index = {rule["id"]: number for number, rule in enumerate(rules)}
+    index = {str(rule["id"]): number for number, rule in enumerate(rules)}
     run = {
         "tool": {
             "driver": {
@@ -42,7 +42,7 @@ def render(report: Report) -> str:
 
 def _rules(codes: set[str]) -> list[dict[str, object]]:
     known = all_rules()
-    described = []
+    described: list[dict[str, object]] = []
     for code in sorted(codes):
         rule = known.get(code)
         title = rule.title if rule else code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normport.codemods.recognise import describe
+from normport.codemods.model import Computes
 from normport.tools.findings import Finding, Report
 from normport.tools.proof import Equivalence
 
@@ -12,9 +12,10 @@ COLOURS = {"convert": "green", "done": "dim", "refuse": "yellow"}
 def render(report: Report, *, color: bool) -> str:
     """``path:line:column: CODE norm: ...`` and indented lines below.
 
-    Nothing is wrapped: an editor and grep must find a place on one line.
+    Standard layers that are there already are only counted, in the summary. Nothing is wrapped:
+    an editor and grep must find a place on one line.
     """
-    return "".join(_finding(finding, color) for finding in report.findings)
+    return "".join(_finding(f, color) for f in report.findings if f.verdict != "done")
 
 
 def _finding(finding: Finding, color: bool) -> str:
@@ -36,6 +37,29 @@ def _verdict(finding: Finding, color: bool) -> str:
     if finding.verdict == "convert":
         return f"{verdict} ({finding.safety}) to {finding.target}"
     return verdict
+
+
+def describe(computes: Computes) -> str:
+    """What a norm computes in a few words, e.g. ``weightless, eps config.rms_norm_eps``."""
+    weight = {
+        "none": "weightless",
+        "scale": "weight",
+        "offset": f"{computes.offset:g} + weight",
+    }[computes.weight]
+    parts = [weight]
+    if computes.multiply_in is not None:
+        parts[0] += f" multiplied in {computes.multiply_in}"
+    if computes.eps:
+        parts.append(f"eps {computes.eps}")
+    extras = {
+        "residual": computes.residual,
+        "groups": computes.grouped,
+        "gate": computes.gated,
+        "bias": computes.bias,
+        "mean subtracted": computes.mean_subtracted,
+    }
+    parts += [name for name, present in extras.items() if present]
+    return ", ".join(parts)
 
 
 def ulps(equivalence: Equivalence) -> str:

@@ -1,0 +1,143 @@
+"""The JSON contract, GitHub annotations, SARIF and ``explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_sources import BROKEN, MODEL, REFUSED, Command
+
+from normport.codemods.registry import all_rules
+
+
+@pytest.fixture
+def tree(folder: Path) -> Path:
+    (folder / "model.py").write_text(MODEL)
+    (folder / "sub").mkdir()
+    (folder / "sub" / "refused.py").write_text(REFUSED)
+    (folder / "sub" / "bad, really: 100%.py").write_text(BROKEN)
+    return folder
+
+
+def test_json_contract(tree: Path, normport: Command) -> None:
+    result = normport("scan", "--no-proof", "--output-format=json", tree.parent / "work")
+    report = result.json
+    assert list(report) == ["schema", "findings", "errors", "summary"]
+    assert report["schema"] == 1
+    keys = [
+        *("path", "line", "column", "code", "norm", "computes"),
+        *("verdict", "target", "safety", "equivalence", "reason"),
+    ]
+    assert [list(finding) for finding in report["findings"]] == [keys] * 4
+    first, _, third, _ = report["findings"]
+    assert (first["path"], first["line"], first["column"]) == ("model.py", 22, 22)
+    assert (first["code"], first["norm"], first["verdict"]) == ("NP101", "OffsetNorm", "convert")
+    assert first["target"] == "GemmaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)"
+    assert (first["safety"], first["equivalence"]) == ("unproven", None)
+    assert first["computes"]["weight"] == "offset"
+    assert first["computes"]["offset"] == 1.0
+    assert first["computes"]["eps"] == "config.rms_norm_eps"
+    assert first["reason"]
+    assert (third["path"], third["verdict"]) == ("sub/refused.py", "refuse")
+    assert third["target"] is third["safety"] is None
+    assert third["reason"]
+    assert [list(error) for error in report["errors"]] == [["path", "message"]]
+    summary = report["summary"]
+    assert (summary["files"], summary["findings"], summary["errors"]) == (3, 4, 1)
+    assert (summary["convert"], summary["refuse"], summary["unproven"]) == (2, 2, 2)
+
+
+def test_paths_are_relative_to_the_argument(tree: Path, normport: Command) -> None:
+    result = normport("scan", "--no-proof", "--output-format=json", "sub/refused.py")
+    assert {finding["path"] for finding in result.json["findings"]} == {"refused.py"}
+
+
+def test_paths_in_a_vllm_tree_start_with_vllm(folder: Path, normport: Command) -> None:
+    layers = folder / "checkout" / "vllm" / "model_executor" / "layers"
+    models = folder / "checkout" / "vllm" / "model_executor" / "models"
+    layers.mkdir(parents=True)
+    models.mkdir()
+    (folder / "checkout" / "vllm" / "__init__.py").write_text("")
+    (layers / "layernorm.py").write_text("")
+    (models / "model.py").write_text(MODEL)
+    expected = {"vllm/model_executor/models/model.py"}
+    for argument in ("checkout", "checkout/vllm", models / "model.py"):
+        result = normport("scan", "--no-proof", "--output-format=json", argument)
+        assert {finding["path"] for finding in result.json["findings"]} == expected
+
+
+def test_hidden_folders_environments_and_links_are_skipped(folder: Path, normport: Command) -> None:
+    for name in (".hidden", "__pycache__", "env", "real"):
+        (folder / name).mkdir()
+        (folder / name / "model.py").write_text(REFUSED)
+    (folder / "env" / "pyvenv.cfg").write_text("")
+    (folder / "link.py").symlink_to(folder / "real" / "model.py")
+    result = normport("scan", "--output-format=json", ".")
+    assert {finding["path"] for finding in result.json["findings"]} == {"real/model.py"}
+    assert result.json["summary"]["files"] == 1
+
+
+def test_github_annotations_are_escaped(tree: Path, normport: Command) -> None:
+    lines = normport("scan", "--no-proof", "--output-format=github", ".").out.splitlines()
+    assert lines[0].startswith(
+        "::warning file=model.py,line=22,col=22,title=normport NP101::OffsetNorm can become "
+    )
+    assert [line.split(" ")[0] for line in lines] == ["::warning"] * 2 + ["::notice"] * 2 + [
+        "::error"
+    ]
+    assert lines[-1].startswith("::error file=sub/bad%2C really%3A 100%25.py,")
+    assert "100%25.py does not parse" in lines[-1]
+
+
+def check_sarif(log: Any) -> None:
+    """What SARIF 2.1.0 asks of a log like ours."""
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "normport"
+    identifiers = [rule["id"] for rule in driver["rules"]]
+    assert len(identifiers) == len(set(identifiers))
+    assert run["columnKind"] in {"utf16CodeUnits", "unicodeCodePoints"}
+    for result in run["results"]:
+        assert identifiers[result["ruleIndex"]] == result["ruleId"]
+        assert result["level"] in {"none", "note", "warning", "error"}
+        assert result["kind"] == "fail" or result["level"] == "none"
+        assert result["message"]["text"]
+        for location in result["locations"]:
+            place = location["physicalLocation"]
+            assert not place["artifactLocation"]["uri"].startswith("/")
+            assert place["region"]["startLine"] >= 1
+            assert place["region"]["startColumn"] >= 1
+    for invocation in run["invocations"]:
+        assert isinstance(invocation["executionSuccessful"], bool)
+        for notification in invocation["toolExecutionNotifications"]:
+            assert notification["message"]["text"]
+
+
+def test_sarif(tree: Path, normport: Command) -> None:
+    log = normport("scan", "--no-proof", "--output-format=sarif", ".").json
+    check_sarif(log)
+    (run,) = log["runs"]
+    assert [result["level"] for result in run["results"]] == ["warning"] * 2 + ["note"] * 2
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    (notification,) = invocation["toolExecutionNotifications"]
+    uri = notification["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert uri == "sub/bad%2C%20really%3A%20100%25.py"
+
+
+def test_no_colour_when_stdout_is_no_terminal(tree: Path, normport: Command) -> None:
+    result = normport("scan", "--no-proof", ".")
+    assert "\x1b" not in result.out + result.err
+
+
+@pytest.mark.parametrize("code", list(all_rules()))
+def test_explain_shows_every_rule(normport: Command, code: str) -> None:
+    rule = all_rules()[code]
+    result = normport("explain", code.lower())
+    assert result.status == 0
+    assert result.out.startswith(f"{code}: {rule.title}")
+    assert rule.why.strip() in result.out
+    for example in rule.examples:
+        assert example.before.strip().splitlines()[0] in result.out
