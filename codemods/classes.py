@@ -6,7 +6,8 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 
-from normport.codemods.evaluate import Evaluator, bind_values
+from normport.codemods.evaluate import Evaluator
+from normport.codemods.expressions import bind_values
 from normport.codemods.model import Computes, Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.recognise import NotStandard, Recognised, recognise
@@ -101,9 +102,7 @@ class ClassReader:
         if init is not None:
             pairs = zip(reversed(init.args.args), reversed(init.args.defaults), strict=False)
             defaults |= {
-                a.arg: value
-                for a, node in pairs
-                if (value := self._default(node)) != Const(None)
+                a.arg: value for a, node in pairs if (value := self._default(node)) != Const(None)
             }
         return self._read(unknown) or self._read(defaults)
 
@@ -137,9 +136,7 @@ class ClassReader:
             note = instance.notes[0]
             return NotStandard("NP212", f"it also has {note}", read.computes)
         parameters = {
-            name: value
-            for name, value in instance.attributes.items()
-            if isinstance(value, Weight)
+            name: value for name, value in instance.attributes.items() if isinstance(value, Weight)
         }
         extra = [name for name, value in parameters.items() if value != read.weight]
         if extra:
@@ -203,8 +200,7 @@ class ClassReader:
             return {}
         names = [p.arg for p in init.args.args[1:]]
         positional = [
-            self._value(argument, name)
-            for argument, name in zip(call.args, names, strict=False)
+            self._value(argument, name) for argument, name in zip(call.args, names, strict=False)
         ]
         keywords = {k.arg: self._value(k.value, k.arg) for k in call.keywords if k.arg}
         if len(call.args) > len(names):

@@ -82,9 +82,12 @@ class ModuleInfo:
                 found.update(ast.walk(root))
         return found
 
-    def enclosing(
-        self, node: ast.AST, *kinds: type[ast.AST]
-    ) -> ast.AST | None:
+    def bind(self, target: ast.expr, value: ast.expr) -> None:
+        """Note a top-level assignment."""
+        if isinstance(target, ast.Name):
+            self.constants[target.id] = value
+
+    def enclosing(self, node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
         """The innermost node of one of ``kinds`` that contains ``node``."""
         current = self.parents.get(node)
         while current is not None and not isinstance(current, kinds):
@@ -94,7 +97,9 @@ class ModuleInfo:
     @cached_property
     def lines(self) -> list[bytes]:
         """Lines with their ends, as UTF-8, split only where Python ends a line."""
-        return [line.encode() for line in re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", self.text)]
+        return [
+            line.encode() for line in re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", self.text)
+        ]
 
     def segment(self, node: ast.expr | ast.stmt) -> str:
         """The source text of ``node``, exactly as it stands in the file."""
@@ -136,10 +141,7 @@ def read_module(text: str) -> ModuleInfo:
         elif isinstance(statement, ast.ClassDef):
             info.classes[statement.name] = statement
         elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target = statement.targets[0]
-            if isinstance(target, ast.Name):
-                info.constants[target.id] = statement.value
-        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            if statement.value is not None:
-                info.constants[statement.target.id] = statement.value
+            info.bind(statement.targets[0], statement.value)
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            info.bind(statement.target, statement.value)
     return info

@@ -120,11 +120,12 @@ def _core(value: Value) -> tuple[Value, bool] | None:
             continue
         for mean, eps in (total.operands, total.operands[::-1]):
             squared = _mean_of_square(peel(mean))
-            if squared is not None and peel(squared) == peel(numerator):
-                if not isinstance(eps, Tensor):
-                    inside = [numerator, mean, root]
-                    float32 = all(isinstance(v, Tensor) and v.dtype == "float32" for v in inside)
-                    return eps, float32
+            if squared is None or isinstance(eps, Tensor):
+                continue
+            if peel(squared) == peel(numerator):
+                inside = [numerator, mean, root]
+                float32 = all(isinstance(v, Tensor) and v.dtype == "float32" for v in inside)
+                return eps, float32
     return None
 
 
@@ -151,9 +152,10 @@ def _weight(value: Value) -> tuple[Weight, float] | None:
     if isinstance(peeled, Op) and peeled.kind == "add":
         for weight, offset in (peeled.operands, peeled.operands[::-1]):
             inner = peel(weight)
-            if isinstance(inner, Weight) and isinstance(offset, Const):
-                if isinstance(offset.value, int | float):
-                    return inner, float(offset.value)
+            if not isinstance(inner, Weight) or not isinstance(offset, Const):
+                continue
+            if isinstance(offset.value, int | float):
+                return inner, float(offset.value)
     return None
 
 
@@ -182,12 +184,15 @@ def _contains_norm(value: Value) -> bool:
     for part in walk(value):
         if isinstance(part, Op) and part.kind in ("rsqrt", "sqrt"):
             for inner in walk(part):
-                if isinstance(inner, Op) and inner.kind in ("mean", "sum"):
-                    if any(
+                if (
+                    isinstance(inner, Op)
+                    and inner.kind in ("mean", "sum")
+                    and any(
                         isinstance(i, Op) and (i.kind == "square" or _square(i) is not None)
                         for i in walk(inner)
-                    ):
-                        return True
+                    )
+                ):
+                    return True
     return False
 
 

@@ -378,9 +378,9 @@ def _inside(outer: ast.AST, inner: ast.AST) -> bool:
 
 def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     arguments = node.args
-    return {
-        a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    } - {"self"}
+    return {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} - {
+        "self"
+    }
 
 
 def _text(node: ast.expr) -> str | None:

@@ -68,12 +68,13 @@ def _loaded(node: ast.AST) -> set[str]:
     found: set[str] = set()
     skip: set[ast.AST] = set()
     for part in ast.walk(node):
-        if isinstance(part, ast.AnnAssign):
-            skip.update(ast.walk(part.annotation))
-        elif isinstance(part, ast.arg) and part.annotation is not None:
-            skip.update(ast.walk(part.annotation))
-        elif isinstance(part, ast.FunctionDef) and part.returns is not None:
-            skip.update(ast.walk(part.returns))
+        annotation: ast.expr | None = None
+        if isinstance(part, ast.AnnAssign | ast.arg):
+            annotation = part.annotation
+        elif isinstance(part, ast.FunctionDef):
+            annotation = part.returns
+        if annotation is not None:
+            skip.update(ast.walk(annotation))
     for part in ast.walk(node):
         if part not in skip and isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
             found.add(part.id)

@@ -85,9 +85,7 @@ def call_tensor(
     return Op("other", f"call:{name}", operands)
 
 
-def _reduce(
-    owner: Tensor, name: str, arguments: list[Value], keywords: dict[str, Value]
-) -> Value:
+def _reduce(owner: Tensor, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Value:
     dim = arguments[0] if arguments else keywords.get("dim", Const(None))
     keepdim = arguments[1] if len(arguments) > 1 else keywords.get("keepdim", Const(False))
     if isinstance(dim, Items) and len(dim.values) == 1:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from normport.codemods.module_info import ModuleInfo
 
 
-
 @dataclass
 class ClassUses:
     """Uses of a class name beside its definition.
@@ -48,7 +47,9 @@ def class_uses(module: ModuleInfo, name: str) -> ClassUses:
 
 
 def _is_super_argument(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+    )
 
 
 def _within(module: ModuleInfo, node: ast.AST, outer: ast.AST) -> bool:
@@ -174,9 +175,8 @@ def _family(module: ModuleInfo, owner: ast.ClassDef) -> set[ast.AST]:
             bases = {module.classes.get(b.id) for b in node.bases if isinstance(b, ast.Name)}
             related = {node, *(base for base in bases if base is not None)}
             if related & family and not related <= family:
-                if node in family or bases & family:
-                    family |= related
-                    grown = True
+                family |= related
+                grown = True
     return family
 
 
@@ -202,9 +202,7 @@ def _use_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
     text = ast.unparse(node)
     if isinstance(parent, ast.Call) and parent.func is node:
         if len(parent.args) != 1 or parent.keywords or isinstance(parent.args[0], ast.Starred):
-            return Objection(
-                "NP208", f"`{ast.unparse(parent)}` {where} passes more than the input"
-            )
+            return Objection("NP208", f"`{ast.unparse(parent)}` {where} passes more than the input")
         outer = module.parents[parent]
         if isinstance(outer, ast.Assign) and any(
             isinstance(t, ast.Tuple | ast.List) for t in outer.targets

@@ -35,7 +35,7 @@ RULES = (
         ),
         examples=(
             Example(
-                before='''\
+                before="""\
 import torch
 from torch import nn
 
@@ -59,8 +59,8 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return self.norm(x)
-''',
-                after='''\
+""",
+                after="""\
 from torch import nn
 
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm
@@ -73,7 +73,7 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return self.norm(x)
-''',
+""",
             ),
         ),
         applies=_applies,

@@ -29,7 +29,7 @@ RULES = (
         ),
         examples=(
             Example(
-                before='''\
+                before="""\
 import torch
 from torch import nn
 
@@ -53,8 +53,8 @@ class Attention(nn.Module):
     def forward(self, q):
         q = q.reshape(-1, self.head_dim)
         return self.q_norm(q)
-''',
-                after='''\
+""",
+                after="""\
 from torch import nn
 
 from vllm.model_executor.layers.layernorm import RMSNorm
@@ -69,7 +69,7 @@ class Attention(nn.Module):
     def forward(self, q):
         q = q.reshape(-1, self.head_dim)
         return self.q_norm(q)
-''',
+""",
             ),
         ),
         applies=_applies,

@@ -48,7 +48,7 @@ RULES = (
         ),
         examples=(
             Example(
-                before='''\
+                before="""\
 import torch
 from torch import nn
 
@@ -72,8 +72,8 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return self.norm(x)
-''',
-                after='''\
+""",
+                after="""\
 import torch
 from torch import nn
 
@@ -87,7 +87,7 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return self.norm(x)
-''',
+""",
             ),
         ),
         applies=_applies,

@@ -27,7 +27,7 @@ RULES = (
         ),
         examples=(
             Example(
-                before='''\
+                before="""\
 import torch
 from torch import nn
 
@@ -51,8 +51,8 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return self.norm(x)
-''',
-                after='''\
+""",
+                after="""\
 from torch import nn
 
 from vllm.model_executor.layers.layernorm import RMSNorm
@@ -65,7 +65,7 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return self.norm(x)
-''',
+""",
             ),
         ),
         applies=_applies,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from normport.codemods.registry import Example, Rule
 
-_NORM = '''\
+_NORM = """\
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -31,7 +31,7 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return self.norm(x)
-'''
+"""
 _PARAMETER = "self.weight = nn.Parameter(torch.ones(dim))"
 _RETURN = "return (h * self.weight.float()).to(x.dtype)"
 _NORMALISE = "h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + self.eps)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from normport.codemods.registry import Example, Rule
 
-_NORM = '''\
+_NORM = """\
 import torch
 from torch import nn
 
@@ -33,7 +33,7 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return self.norm(x)
-'''
+"""
 _BUILD = "self.norm = LocalNorm(config.hidden_size, eps=config.rms_norm_eps)"
 _CALL = "return self.norm(x)"
 
@@ -73,7 +73,13 @@ RULES = (
         "The norm is stored or passed on where its calls cannot be followed, so that nobody "
         "knows what they pass.",
         _changed((_CALL, "return run(self.norm, x)")),
-        _changed(("self.norm = LocalNorm(", "self.norms = nn.ModuleList([LocalNorm("), ("eps)\n\n    def forward(self, x):\n        return self.norm(x)", "eps)])\n\n    def forward(self, x):\n        return self.norms[0](x)")),
+        _changed(
+            ("self.norm = LocalNorm(", "self.norms = nn.ModuleList([LocalNorm("),
+            (
+                "eps)\n\n    def forward(self, x):\n        return self.norm(x)",
+                "eps)])\n\n    def forward(self, x):\n        return self.norms[0](x)",
+            ),
+        ),
     ),
     _refusal(
         "NP211",
