@@ -7,6 +7,7 @@ import email.policy
 import quopri
 import re
 import textwrap
+from binascii import b2a_qp
 from collections.abc import Iterable, Sequence
 from email.header import Header
 
@@ -57,8 +58,8 @@ def format_patch(
     headers = [_SEPARATOR, f"From: {_AUTHOR}", f"Date: {_DATE}", f"Subject: {prefix} {subject}"]
     encoding = "quoted-printable" if b"\r" in body else "8bit"
     if encoding != "8bit":
-        # Mail transport and `git am` alike drop a bare CR at a line's end.
-        body = quopri.encodestring(body)
+        # `git am` drops a CR at a line's end unless it comes encoded.
+        body = b"\n".join(b2a_qp(line, istext=False) for line in body.split(b"\n"))
     if encoding != "8bit" or not body.isascii():
         headers += ["MIME-Version: 1.0", "Content-Type: text/plain; charset=UTF-8"]
         headers += [f"Content-Transfer-Encoding: {encoding}"]
