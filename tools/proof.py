@@ -24,8 +24,8 @@ from normport.tools.tree import SourceTree
 Status = Literal["equal", "bounded", "different", "failed"]
 
 BOUND = (
-    "1 ulp in float16 and bfloat16, 4 ulp in float32; "
-    "|factor| / 2 ulp more where the normalised value is subnormal"
+    "2 ulp in float16 and bfloat16, 32 ulp in float32; "
+    "half the factor more where the normalised value is subnormal"
 )
 
 # One thread, and vector code that is the same on every processor of a kind: the counts of

@@ -2,17 +2,18 @@
 
 The bound for "bounded". Two norms that compute the same formula may round at different points:
 
-- One rounding of the normalised value ``y`` before the multiply with a factor ``f`` (the weight,
-  or one plus it) moves the product by at most ``|y f| u / (1 + u)`` with ``u`` half an ulp at 1,
-  which is less than one ulp of the result; rounding is monotone, so the results differ by at
-  most 1 ulp. The float32 product that is itself rounded adds 2**-24, less than the slack u**2.
+- A factor of the last multiply that is rounded to the run dtype first (the normalised value ``y``,
+  or one plus the weight) moves the product by less than one ulp of the result: its relative error
+  is at most ``u / (1 + u)`` with ``u`` half an ulp at 1, and the float32 product adds 2**-24, less
+  than the slack. Rounding is monotone, so each of the two factors moves a result by at most 1 ulp.
 - Where ``y`` is subnormal its rounding error is half the smallest subnormal whatever its size,
-  so the results differ by at most ``1 + |f| / 2`` ulp.
-- In float32 the same sums, products and square root in another order round differently: each
-  side has some five roundings of half an ulp, and that of the sum counts half. 4 ulp are allowed.
+  which the other factor ``f`` multiplies: ``|f| / 2`` ulp more.
+- In float32 the same terms may be summed in another order. One after another, n positive terms
+  gather an error of about ``sqrt(n) / 3`` ulp, of which the root takes half: for a row of 6656
+  that is some 14 ulp, and 32 are allowed.
 
-Everything beyond is a different computation, not a different rounding. All magnitudes count, so a
-changed eps shows in tiny inputs and a changed statistic in every input.
+Everything beyond is a different computation, not a different rounding: in float32 an eps that is
+off by a thousandth already shows as thousands of ulp in tiny inputs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROWS = (0, 1, 2, 7, 83)
 SIZES = (8, 64, 128, 769, 6656)
 EPS = (1e-6, 1e-5, 1e-8)
 HEADS = 3
-BASE_BOUND = {"float32": 4, "float16": 1, "bfloat16": 1}
+BASE_BOUND = {"float32": 32, "float16": 2, "bfloat16": 2}
 BUCKETS = ("0", "1", "2-4", "5-16", "17-256", ">256")
 _BUCKET_ENDS = (0, 1, 4, 16, 256)
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -116,7 +117,7 @@ def grid(eps_values: tuple[float, ...]) -> Iterator[tuple[float, int, Layout, in
         for size in SIZES if eps == eps_values[0] else (64,):
             for layout in LAYOUTS if eps == eps_values[0] and size in (64, 769) else LAYOUTS[:2]:
                 for rows in ROWS:
-                    if rows * size * layout.width > POOL:
+                    if rows * size * layout.width > (POOL if size < 1000 else 2 * size):
                         continue
                     magnitudes = MAGNITUDES if layout in LAYOUTS[:2] else MAGNITUDES[:3]
                     for magnitude in magnitudes if rows else MAGNITUDES[:1]:

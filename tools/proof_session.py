@@ -202,7 +202,7 @@ def judge(tallies: dict[str, Tally]) -> tuple[str, str | None]:
             return "different", f"in {name} up to {tally.max_ulp} ulp apart ({tally.worst})"
         return "different", f"in {name} infinities or NaNs stand at other places"
     parts = [
-        f"{name} up to {_span(tally)} in {tally.differing / tally.elements:.1%} of elements"
+        f"{name} up to {_span(tally)} in {_share(tally)} elements"
         for name, tally in tallies.items()
         if tally.differing
     ]
@@ -218,3 +218,8 @@ def _span(tally: Tally) -> str:
     if tally.max_ulp == tally.max_ulp_normal:
         return f"{tally.max_ulp} ulp"
     return f"{tally.max_ulp_normal} ulp ({tally.max_ulp} where the normalised value is subnormal)"
+
+
+def _share(tally: Tally) -> str:
+    share = tally.differing / tally.elements
+    return f"{share:.1%} of" if share >= 0.001 else f"{tally.differing} of {tally.elements}"
