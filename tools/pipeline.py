@@ -171,7 +171,8 @@ def _text(data: bytes) -> str:
 
 
 def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) -> None:
-    """Tell each file with something to convert which of its names other files of its tree use."""
+    """Tell each file with something to convert which of its names other files of its tree use;
+    a norm that they use is decided again, since not all of its uses are in its own file."""
     convertible = [s for s in sources if any(site.verdict == "convert" for site in s.sites)]
     for root in {s.file.root for s in convertible}:
         mine = [s for s in convertible if s.file.root == root]
@@ -181,6 +182,9 @@ def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) 
             if "*" in names:
                 names |= {name.decode() for name in _DEFINED.findall(source.data)}
             source.options = replace(source.options, outside_uses=names)
+            if names & {site.norm for site in source.sites}:
+                shown = shown_path(source.file.path, source.file.root)
+                source.sites = _sites(source.data, shown, source.options)
 
 
 _DEFINED = re.compile(rb"^(?:class|def|async def)[ \t]+(\w+)", re.MULTILINE)
