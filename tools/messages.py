@@ -16,12 +16,6 @@ WIDTH = 72
 
 MODEL_FOLDERS = ("vllm/model_executor/models", "vllm/models")
 
-COMPILE_MODE = (
-    "This changes eager execution, where each standard layer takes its platform's path. In the "
-    "default compile mode (`custom_ops` none) Inductor fuses the norms as before; there a kernel "
-    "is used only once the op is enabled as well, e.g. with `custom_ops=+gemma_rms_norm`."
-)
-
 
 def model_label(path: str) -> str:
     """``muse_glimmer`` for ``vllm/model_executor/models/muse_glimmer.py``."""
@@ -60,7 +54,7 @@ def rewrite_why(result: FileResult) -> str:
     paragraphs += _float32_checkpoint([finding for _, finding in applied])
     if result.lost_comments:
         paragraphs.append("The comments inside the removed class go with it.")
-    paragraphs.append(COMPILE_MODE)
+    paragraphs.append(_where_it_matters([site for site, _ in applied]))
     return "\n\n".join(_wrapped(paragraph) for paragraph in paragraphs)
 
 
@@ -100,6 +94,23 @@ def proof_trailers(findings: Sequence[Finding], tree: SourceTree) -> tuple[tuple
     whose = f"vLLM {tree.version}" if tree.version else "the tree that is patched"
     trailers.append(("Proof-against", f"the norm layers of {whose}"))
     return tuple(trailers)
+
+
+def _where_it_matters(sites: Sequence[Site]) -> str:
+    """What the patch changes on XPU, by execution mode; see vLLM's ``custom_ops``."""
+    gemma = any((site.target or "").startswith("GemmaRMSNorm(") for site in sites)
+    plain = any((site.target or "").startswith("RMSNorm(") for site in sites)
+    eager = ["RMSNorm runs `_C.rms_norm` where it takes the weight"] if plain else []
+    if gemma:
+        eager.append("GemmaRMSNorm runs `_C.gemma_rms_norm` once vLLM has its XPU dispatch")
+    ops = [name for name, used in (("gemma_rms_norm", gemma), ("rms_norm", plain)) if used]
+    enabled = ", ".join(["none", *(f"+{name}" for name in ops)])
+    return (
+        f"On XPU this changes eager execution: {' and '.join(eager)}. In the default compile mode "
+        "Inductor fuses the norms as it did before; a layer's own dispatch runs there only when "
+        f"it is enabled as well (custom_ops: {enabled}). No XPU was at hand: the dispatch was run "
+        "with stand-ins of the kernels on a CPU."
+    )
 
 
 def _float32_checkpoint(findings: Sequence[Finding]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -46,6 +47,11 @@ class _Source:
     data: bytes
     sites: tuple[Site, ...]
     options: Options
+    edited: dict[tuple[int, ...], EditResult] = field(default_factory=dict)
+
+    @property
+    def convertible(self) -> bool:
+        return any(site.verdict == "convert" for site in self.sites)
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class Analysis:
     sources: tuple[_Source, ...]
     errors: tuple[FileError, ...]
     files: int
+
+    def without(self, known: Mapping[PythonFile, tuple[Site, ...]]) -> Analysis:
+        """The files whose sites differ from those in ``known``."""
+        differing = (source for source in self.sources if known.get(source.file) != source.sites)
+        return replace(self, sources=tuple(differing))
 
 
 def run(arguments: Sequence[Path], settings: Settings) -> Report:
@@ -83,17 +94,23 @@ def analyse(
 
 
 def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
-    """Run the proof cases of all ``analyses``, each distinct one once per tree."""
+    """Run the proof cases of all ``analyses``, each distinct one once per tree.
+
+    Meanwhile the edits are laid out, as though every proof succeeded: the proof is another
+    process, and this one would only wait for it.
+    """
     if not settings.proof:
         return Proofs({}, NO_PROOF, ())
     settings.progress("proving", 0, 1)
-    cases = [
-        (source.file.tree, site)
-        for analysis in analyses
-        for source in analysis.sources
-        for site in source.sites
-    ]
-    return run_proofs(cases, settings.trees, required=settings.proof_required)
+    sources = [source for analysis in analyses for source in analysis.sources]
+    cases = [(source.file.tree, site) for source in sources for site in source.sites]
+    with ThreadPoolExecutor(1) as pool:
+        proofs = pool.submit(run_proofs, cases, settings.trees, required=settings.proof_required)
+        for source in sources:
+            _refusals(
+                source, [n for n, site in enumerate(source.sites) if site.verdict == "convert"]
+            )
+        return proofs.result()
 
 
 def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
@@ -173,7 +190,7 @@ def _text(data: bytes) -> str:
 def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) -> None:
     """Tell each file with something to convert which of its names other files of its tree use;
     a norm that they use is decided again, since not all of its uses are in its own file."""
-    convertible = [s for s in sources if any(site.verdict == "convert" for site in s.sites)]
+    convertible = [source for source in sources if source.convertible]
     for root in {s.file.root for s in convertible}:
         mine = [s for s in convertible if s.file.root == root]
         uses = OutsideUses(_neighbours(root, mine, files), {module_stem(s.file.path) for s in mine})
@@ -233,9 +250,11 @@ def _lay_out(
 
 
 def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
-    chosen = tuple(source.sites[number] for number in sorted(numbers))
-    laid_out = plan(source.data, chosen, source.options)
-    return apply_plan(source.data, laid_out)
+    key = tuple(sorted(numbers))
+    if key not in source.edited:
+        chosen = tuple(source.sites[number] for number in key)
+        source.edited[key] = apply_plan(source.data, plan(source.data, chosen, source.options))
+    return source.edited[key]
 
 
 def _refusals(source: _Source, possible: Sequence[int]) -> dict[int, str]:

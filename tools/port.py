@@ -54,11 +54,12 @@ def plan_series(tree: SourceTree, only: Sequence[str], settings: Settings) -> Se
     files, errors = model_files(tree, only)
     settings = replace(settings, trees={tree.root: tree})
     analysis = analyse(files, errors, settings)
-    with_sites = [source.file for source in analysis.sources]
+    convertible = [source for source in analysis.sources if source.convertible]
     variants = replace(
         settings, unsafe=True, accept=settings.accept | {"unsafe"}, progress=lambda *_: None
     )
-    alternative = analyse(with_sites, [], variants)
+    alternative = analyse([source.file for source in convertible], [], variants)
+    alternative = alternative.without({source.file: source.sites for source in convertible})
     for error in (*analysis.errors, *alternative.errors):
         raise UserError(error.message)
     proofs = prove_all([analysis, alternative], settings)
