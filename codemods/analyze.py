@@ -23,6 +23,7 @@ _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "Ge
 # parsed: parsing is nearly all that a scan costs.
 _ROOT_HINT = re.compile(r"sqrt|-\s*0\.5|rms_norm\s*\(")
 _MEAN_HINT = re.compile(r"\bmean\s*\(|\bsum\s*\(|rms_norm\s*\(")
+_WORD = re.compile(r"\w+")
 _ROOT_BYTES = re.compile(_ROOT_HINT.pattern.encode())
 _MEAN_BYTES = re.compile(_MEAN_HINT.pattern.encode())
 
@@ -79,32 +80,36 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
     module = read_module(decode(source))
     chosen = options or Options()
     sites: list[Site] = []
-    for name, node in module.classes.items():
-        if _may_be_norm(module, node):
-            outside = name in chosen.outside_uses
-            reader = ClassReader(module, node, chosen.unsafe, chosen.dims, outside)
-            sites += reader.sites()
+    if _takes_root_of_mean(module.text):
+        for name, node in module.classes.items():
+            if _may_be_norm(module, node):
+                outside = name in chosen.outside_uses
+                reader = ClassReader(module, node, chosen.unsafe, chosen.dims, outside)
+                sites += reader.sites()
     sites += _done(module)
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
+
+
+def _takes_root_of_mean(text: str) -> bool:
+    return bool(_ROOT_HINT.search(text) and _MEAN_HINT.search(text))
 
 
 def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
     """Whether the class, with the functions of the file that it names, takes a root of a mean."""
     if not any(isinstance(s, ast.FunctionDef) and s.name == "forward" for s in node.body):
         return False
+    text = module.segment(node)
+    if _takes_root_of_mean(text):
+        return True
+    pending = set(module.functions) & set(_WORD.findall(text))
     seen: set[str] = set()
-    queue: list[ast.stmt] = [node]
-    text = ""
-    while queue:
-        current = queue.pop()
-        text += module.segment(current)
-        if _ROOT_HINT.search(text) and _MEAN_HINT.search(text):
-            return True
-        for part in ast.walk(current):
-            if isinstance(part, ast.Name) and part.id in module.functions and part.id not in seen:
-                seen.add(part.id)
-                queue.append(module.functions[part.id])
-    return False
+    while pending:
+        name = pending.pop()
+        seen.add(name)
+        body = module.segment(module.functions[name])
+        text += body
+        pending |= (set(module.functions) & set(_WORD.findall(body))) - seen
+    return _takes_root_of_mean(text)
 
 
 def _done(module: ModuleInfo) -> list[Site]:
