@@ -39,7 +39,7 @@ port: $(PORT_ENV)/stamp
 	@$(NORMPORT) port vllm==$(RELEASE) --out out/$(RELEASE)
 
 test-env:
-	@$(PYTHON) -P tools/engine_env.py $(TEST_ENV)
+	@$(PYTHON) -P tools/engine_env.py $(TEST_ENV) $(PIP_ARGS)
 
 test: test-env
 	$(TEST_ENV)/bin/python -m pytest $(PYTEST_ARGS)
