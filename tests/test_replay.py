@@ -149,8 +149,7 @@ def test_a_conflict_names_file_and_hunk(checkout: Path, series: Path) -> None:
     fill(checkout, {LAYERS: BEFORE[LAYERS].replace(b"class Gemma:", b"class Other:")})
     assert seen(checkout, series) == ["conflict", "clean", "clean"]
     found = status(checkout, series)[0]
-    assert (found.path, found.hunk) == (LAYERS, "@@ -14,6 +14,8 @@")
-    # git names the line at which it gave up; the header may carry a heading behind it.
+    assert (found.path, found.hunk) == (LAYERS, "@@ -14,6 +14,8 @@ pad_11 = 11")
     assert found.reason == f"{LAYERS} differs at @@ -14,6 +14,8 @@."
 
 

@@ -12,8 +12,8 @@ from normport.tools.tree import FileChange
 
 _CONTEXT = 3
 _NO_BLOB = "0" * 40
-# What git's own driver for Python shows after ``@@``, and how much of it.
-_HEADING = re.compile(r"[ \t]*((?:class|(?:async[ \t]+)?def)[ \t].*)")
+# What git shows after ``@@``, and how much of it.
+_HEADING = re.compile(r"([A-Za-z_$].*)")
 _HEADING_LENGTH = 80
 # As good as no place to cut at.
 _BLANK_INDENT = 100
