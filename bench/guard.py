@@ -98,11 +98,13 @@ def registrar(library: torch.library.Library) -> Callable[..., None]:
     return register
 
 
-def layer(forward: Norm, hidden: int, dtype: torch.dtype) -> Norm:
-    made = torch.nn.Module()
-    made.weight = torch.nn.Parameter(torch.zeros(hidden, dtype=dtype))
-    made.variance_epsilon = 1e-6  # type: ignore[assignment]
-    return types.MethodType(forward, made)
+class Layer(torch.nn.Module):
+    """What ``forward_xpu`` reads of a GemmaRMSNorm."""
+
+    def __init__(self, hidden: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(hidden, dtype=dtype))
+        self.variance_epsilon = 1e-6
 
 
 def load_sides(root: Path, libraries: list[torch.library.Library]) -> dict[str, Norm]:
@@ -131,7 +133,7 @@ def load_sides(root: Path, libraries: list[torch.library.Library]) -> dict[str, 
     sides: dict[str, Norm] = {}
     for side in ("ours", "unguarded"):
         assert utils is not None
-        utils.direct_register_custom_op = registrar(library(side))
+        vars(utils)["direct_register_custom_op"] = registrar(library(side))
         ops = module("vllm._xpu_ops" if side == "ours" else f"vllm._xpu_ops_{side}")
         path = ours / "xpu_ops.py"
         run_source(path.read_text(encoding="utf-8"), path, vars(ops))
@@ -224,7 +226,8 @@ def main() -> int:
     with torch.no_grad():
         for case, args in cases.items():
             sides = {
-                side: layer(forward, options.hidden, dtype) for side, forward in forwards.items()
+                side: types.MethodType(forward, Layer(options.hidden, dtype))
+                for side, forward in forwards.items()
             }
             figures = measure(sides, args, options.repeats, options.calls)
             pairs = zip(figures["ours"], figures["upstream"], strict=True)

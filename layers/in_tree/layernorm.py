@@ -60,4 +60,6 @@ class GemmaRMSNorm(torch.nn.Module):
                     x, residual, weight, epsilon
                 )
             return x, residual
-        return _xpu_ops.gemma_rms_norm_native(x, residual, weight, epsilon)
+        if residual is None:
+            return _xpu_ops.gemma_rms_norm_native(x, weight, epsilon)
+        return _xpu_ops.fused_add_gemma_rms_norm_native(x, residual, weight, epsilon)

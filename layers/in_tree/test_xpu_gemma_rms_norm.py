@@ -64,7 +64,7 @@ def xpu_ops():
     with pytest.MonkeyPatch.context() as patch:
         kernels = ModuleType("vllm_xpu_kernels")
         interface = ModuleType("vllm_xpu_kernels.flash_attn_interface")
-        interface.flash_attn_varlen_func = None
+        interface.flash_attn_varlen_func = None  # type: ignore[attr-defined]
         patch.setitem(sys.modules, kernels.__name__, kernels)
         patch.setitem(sys.modules, interface.__name__, interface)
         import vllm._xpu_ops as module

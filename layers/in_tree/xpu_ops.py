@@ -15,22 +15,23 @@ _GEMMA_RMS_NORM_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def gemma_rms_norm_native(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    weight: torch.Tensor,
-    epsilon: float,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    x: torch.Tensor, weight: torch.Tensor, epsilon: float
+) -> torch.Tensor:
     """``GemmaRMSNorm.forward_native``, past the IR's choice of provider.
 
     With a float32 input the ``vllm_c`` provider accepts the float32 ``weight + 1``
     and runs a kernel that has the very limits this is the fallback for.
     """
-    weight = weight.float() + 1.0
-    if residual is None:
-        return ir.ops.rms_norm.impls["native"].impl_fn(x, weight, epsilon)
-    return ir.ops.fused_add_rms_norm.impls["native"].impl_fn(
-        x, residual, weight, epsilon
-    )
+    native = ir.ops.rms_norm.impls["native"].impl_fn
+    return native(x, weight.float() + 1.0, epsilon)
+
+
+def fused_add_gemma_rms_norm_native(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``GemmaRMSNorm.forward_native`` with a residual, past the IR's choice too."""
+    native = ir.ops.fused_add_rms_norm.impls["native"].impl_fn
+    return native(x, residual, weight.float() + 1.0, epsilon)
 
 
 def gemma_rms_norm_supported(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -151,7 +152,7 @@ def gemma_rms_norm(
     if x.numel() == 0:
         return
     if _overlaps_itself(x) or _share_memory(x, weight):
-        out.copy_(gemma_rms_norm_native(x, None, weight, epsilon))
+        out.copy_(gemma_rms_norm_native(x, weight, epsilon))
     else:
         torch.ops._C.gemma_rms_norm.default(out, x, weight, epsilon)
 
@@ -185,7 +186,7 @@ def _xpu_gemma_rms_norm_impl(
     ):
         gemma_rms_norm(out, input, weight, epsilon)
     else:
-        out.copy_(gemma_rms_norm_native(input, None, weight, epsilon))
+        out.copy_(gemma_rms_norm_native(input, weight, epsilon))
 
 
 def _xpu_gemma_rms_norm_fake(
@@ -238,7 +239,9 @@ def _xpu_fused_add_gemma_rms_norm_impl(
             "have the same shape and dtype and share no memory; call "
             "GemmaRMSNorm.forward_native instead"
         )
-    normalized, total = gemma_rms_norm_native(input, residual, weight, epsilon)
+    normalized, total = fused_add_gemma_rms_norm_native(
+        input, residual, weight, epsilon
+    )
     input.copy_(normalized)
     residual.copy_(total)
 
