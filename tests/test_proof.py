@@ -478,8 +478,10 @@ def test_ulp_index_counts_the_values_between(dtype: torch.dtype) -> None:
 
 def tally(old: list[float], new: list[float]) -> proof_compare.Tally:
     seen = proof_compare.Tally()
-    both = [torch.tensor(values, dtype=torch.float16) for values in (old, new)]
-    seen.add(*both, torch.ones(len(old)), 2, "here")
+    half = torch.float16
+    one, other = torch.tensor(old, dtype=half), torch.tensor(new, dtype=half)
+    seen.add(one, other, torch.ones(len(old)), 2, "here")
+    assert sum(seen.histogram) == seen.elements == len(old)
     return seen
 
 

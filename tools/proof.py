@@ -47,10 +47,12 @@ class DtypeResult:
     max_ulp: the largest distance in ulps of that dtype. max_ulp_normal: the same where the
     normalised value is a normal number (a subnormal one has fewer digits). differing: elements
     more than 0 apart.
-    elements, inputs: how much was compared. beyond: elements further apart than the bound.
-    nonfinite: elements where only one is infinite or NaN. zero_signs: zeros of unlike sign, which
-    count as 0 ulp. worst: the input and values of the largest distance. histogram: elements per
-    distance. skipped: inputs that the old norm itself does not accept.
+    elements, inputs: how much was compared (not everything once it is known to differ).
+    beyond: elements further apart than the bound.
+    nonfinite: elements where only one is infinite or NaN (they differ, at no distance).
+    zero_signs: zeros of unlike sign, which count as 0 ulp.
+    worst: the input and values of the largest distance. histogram: elements per distance.
+    skipped: inputs that the old norm itself does not accept.
     """
 
     max_ulp: int

@@ -34,6 +34,8 @@ HEADS = 3
 BASE_BOUND = {"float32": 32, "float16": 2, "bfloat16": 2}
 BUCKETS = ("0", "1", "2-4", "5-16", "17-256", ">256")
 _BUCKET_ENDS = (0, 1, 4, 16, 256)
+# Where an element counts whose distance is none: a number against an infinity or NaN.
+_FAR = 1 << 62
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 # The standard deviation of the inputs. "near eps" has its mean square at eps, "subnormal" lies
@@ -166,32 +168,36 @@ class Tally:
     def add(self, old: Tensor, new: Tensor, factor: Tensor, base: int, where: str) -> None:
         """Compare two outputs of the same shape and dtype; ``factor`` is ``[size]``, float32."""
         self.inputs += 1
-        self.elements += old.numel()
+        elements = old.numel()
+        self.elements += elements
         bits = _BITS[old.element_size()]
         old, new = old.contiguous(), new.contiguous()
         if torch.equal(old.view(bits), new.view(bits)):
-            self.histogram[0] += old.numel()
+            self.histogram[0] += elements
             return
+        # Only the places whose bits differ are looked at further.
+        at = (old.view(bits) != new.view(bits)).flatten().nonzero().flatten()
+        factor = factor[at % factor.numel()]
+        old, new = old.flatten()[at], new.flatten()[at]
         finite = old.isfinite() & new.isfinite()
-        same = (old == new) | (old.isnan() & new.isnan())
-        self.nonfinite += int((~finite & ~same).sum())
-        self.zero_signs += int(((old == 0) & (new == 0) & (old.signbit() != new.signbit())).sum())
+        unlike = ~finite & (old != new) & ~(old.isnan() & new.isnan())
         ulp = (ulp_index(old) - ulp_index(new)).abs().where(finite, 0)
-        tiny = factor * torch.finfo(old.dtype).tiny
-        subnormal = torch.maximum(old.abs(), new.abs()).float() <= tiny
+        self.nonfinite += int(unlike.sum())
+        self.zero_signs += int((finite & (ulp == 0)).sum())
+        subnormal = torch.maximum(old.abs(), new.abs()) <= factor * torch.finfo(old.dtype).tiny
         allowed = base + torch.where(subnormal, (factor / 2).floor().long(), 0)
         self.beyond += int((ulp > allowed).sum())
-        self.differing += int((ulp > 0).sum())
-        places = torch.bucketize(ulp, torch.tensor(_BUCKET_ENDS)).flatten()
+        self.differing += int(((ulp > 0) | unlike).sum())
+        places = torch.bucketize(ulp.where(~unlike, _FAR), torch.tensor(_BUCKET_ENDS))
+        self.histogram[0] += elements - at.numel()
         for place, count in enumerate(torch.bincount(places, minlength=len(BUCKETS)).tolist()):
             self.histogram[place] += count
         self.max_ulp_normal = max(self.max_ulp_normal, int(ulp.where(~subnormal, 0).max()))
         worst = int(ulp.max())
         if worst > self.max_ulp:
             self.max_ulp = worst
-            at = int(ulp.argmax())
-            pair = f"old {old.flatten()[at].item():.9g}, new {new.flatten()[at].item():.9g}"
-            self.worst = f"{where}: {pair}"
+            place = int(ulp.argmax())
+            self.worst = f"{where}: old {old[place].item():.9g}, new {new[place].item():.9g}"
 
     def skip(self, where: str, error: Exception) -> None:
         """Note an input that the old norm does not take; one note per layout and message."""

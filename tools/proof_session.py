@@ -21,6 +21,9 @@ class UnusableError(Exception):
     """The case cannot be run as it is described."""
 
 
+# A dtype in which so many inputs lie beyond the bound is decided and not run further.
+_ENOUGH = 50
+
 # What a norm raises for an input that it does not take.
 _REFUSALS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 
@@ -71,6 +74,7 @@ class Session:
 
     def _dtype(self, inputs: Inputs, tally: Tally, checkpoint: dict[str, Tally]) -> None:
         pairs: dict[tuple[float, int], _Pair] = {}
+        wrong = 0
         for eps, size, layout, rows, kind in compare.grid(self.eps):
             if (eps, size) not in pairs:
                 pairs[eps, size] = self._pair(inputs, size, eps)
@@ -80,7 +84,11 @@ class Session:
             def make() -> Tensor:
                 return compare.make_input(inputs, eps, size, layout, rows, kind)  # noqa: B023
 
+            before = tally.beyond + tally.nonfinite
             pair.compare(make, tally, where)
+            wrong += tally.beyond + tally.nonfinite > before
+            if wrong == _ENOUGH:
+                return
             if pair.splits_checkpoint and layout is compare.LAYOUTS[0]:
                 note = checkpoint.setdefault(inputs.name, Tally())
                 pair.load(inputs.weight(size, self.weight).float())
