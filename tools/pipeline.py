@@ -253,7 +253,9 @@ def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
     key = tuple(sorted(numbers))
     if key not in source.edited:
         chosen = tuple(source.sites[number] for number in key)
-        source.edited[key] = apply_plan(source.data, plan(source.data, chosen, source.options))
+        laid_out = plan(source.data, chosen, source.options)
+        keep = source.options.outside_uses
+        source.edited[key] = apply_plan(source.data, laid_out, keep=keep)
     return source.edited[key]
 
 
