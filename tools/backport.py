@@ -39,9 +39,11 @@ Where a kernel would be wrong or fail the native path is taken: kernels missing;
 input that is not float16, bfloat16 or float32; a weight of another dtype or size or
 not contiguous; a rank outside 2 to 4; a residual of another shape, dtype, device or
 layout; an input that overlaps itself or shares memory with the residual or the
-weight; batch-invariant mode. Without tokens nothing runs. Whatever depends on the row
-count is checked inside the ops, because vLLM drops Dynamo's guards and a branch in
-traced code would freeze.
+weight; batch-invariant mode. Without tokens nothing runs. In traced code whatever
+depends on the row count is checked inside the ops, because vLLM drops Dynamo's guards
+and a branch there would freeze. A compiled graph whose input and residual are different
+views of the same memory gets an error: the fused op works in place and cannot return
+anything else.
 
 One difference is accepted, as upstream accepts it: the fused kernel normalizes
 x + residual after rounding the sum to the dtype, the native path before. In float16
