@@ -51,7 +51,7 @@ lint: test-env
 	@mkdir -p $(TYPECHECK)/normport
 	@for folder in codemods layers kernels tools; do \
 	  ln -sfn ../../../$$folder $(TYPECHECK)/normport/$$folder; done
-	cd $(TYPECHECK) && MYPYPATH=. ../../$(TEST_ENV)/bin/python -m mypy \
+	cd $(TYPECHECK) && MYPYPATH=. $(abspath $(TEST_ENV))/bin/python -m mypy \
 	  --config-file ../../pyproject.toml -p normport.codemods -p normport.layers \
 	  -p normport.kernels -p normport.tools
 

@@ -153,7 +153,7 @@ def _status(report: Report, request: Request, written: bool) -> int:
 def _summarise(report: Report, request: Request, written: bool) -> None:
     counts = report.counts()
     note(
-        f"{_many(counts['files'], 'file')}, {_many(counts['findings'], 'norm')}: "
+        f"{many(counts['files'], 'file')}, {many(counts['findings'], 'norm')}: "
         f"{counts['convert']} to convert, {counts['done']} standard already, "
         f"{counts['refuse']} refused."
     )
@@ -162,11 +162,11 @@ def _summarise(report: Report, request: Request, written: bool) -> None:
             note(f"{result.findings[0].shown}: the removed class takes a comment along: {comment}")
     applied = sum(finding.applied for finding in report.findings)
     if written:
-        note(f"Converted {_many(applied, 'norm')} in {_many(len(report.changed), 'file')}.")
+        note(f"Converted {many(applied, 'norm')} in {many(len(report.changed), 'file')}.")
     elif request.write and report.errors:
         note("Nothing was written, because of the errors above.")
     elif applied and not request.diff:
-        note(f"{_many(applied, 'norm')} can be converted with `normport rewrite --write`.")
+        note(f"{many(applied, 'norm')} can be converted with `normport rewrite --write`.")
     waiting = [f for f in report.findings if f.verdict == "convert" and not f.applied]
     for safety, option in (("unsafe", "--unsafe"), ("unproven", "--allow-unproven")):
         number = sum(finding.safety == safety for finding in waiting)
@@ -174,5 +174,6 @@ def _summarise(report: Report, request: Request, written: bool) -> None:
             note(f"{number} more with {option}.")
 
 
-def _many(number: int, what: str) -> str:
+def many(number: int, what: str) -> str:
+    """``1 file``, ``2 files``."""
     return f"{number} {what}" + ("" if number == 1 else "s")

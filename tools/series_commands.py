@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from normport.tools.commands import DONE, LEFT, accepted, parse_dims, say_recovered
+from normport.tools.commands import DONE, LEFT, accepted, many, parse_dims, say_recovered
 from normport.tools.diffs import git_diff
 from normport.tools.errors import UserError
 from normport.tools.series import Obsolete, PatchStatus, apply_series, status, write_series
@@ -97,7 +97,7 @@ def port_command(
     counts = series.report.counts()
     applied = [finding for finding in series.report.findings if finding.applied]
     say(
-        f"norms: {len(applied)} converted in {len(series.report.changed)} model files, "
+        f"norms: {len(applied)} converted in {many(len(series.report.changed), 'model file')}, "
         f"{counts['refuse']} refused, {counts['done']} standard already"
     )
     say(f"apply: git am {out}/*.patch")
