@@ -213,7 +213,7 @@ def run(arguments: Sequence[str]) -> int:
         return BROKEN_PIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}.")
+        return _fail(f"{where}{error.strerror or error}")
     return status if isinstance(status, int) else DONE
 
 
@@ -222,9 +222,9 @@ def _usage(error: typer.TyperException) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message(), file=sys.stderr)
         return FAILED
-    return _fail(message if message.endswith(".") else f"{message}.")
+    return _fail(message)
 
 
 def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {message.rstrip('.')}.", file=sys.stderr)
     return FAILED
