@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import libcst as cst
 import pytest
 from libcst.codemod import CodemodContext
 
-import libcst as cst
 from normport.codemods.command import StandardNormsCommand
 from normport.codemods.registry import all_rules
 
