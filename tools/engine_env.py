@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -174,6 +175,8 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
         print("usage: python -P tools/engine_env.py VENV [PIP-OPTION ...]", file=sys.stderr)
         return 2
+    # As an exception, so that the running pip is ended too and does not go on beside the next run.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         make(Path(arguments[0]).absolute(), arguments[1:])
     except Failed as error:
