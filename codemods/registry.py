@@ -64,6 +64,23 @@ class Rule:
     target: Callable[[NormSite, bool], Target] | None = None
 
 
+def refusal(code: str, title: str, why: str, *examples: Example) -> Rule:
+    """A rule that refuses."""
+    return Rule(code=code, kind="refuse", title=title, why=why, examples=examples)
+
+
+def changed(source: str, *changes: tuple[str, str]) -> Example:
+    """An example of a refusal: ``source`` with each ``(old, new)`` carried out.
+
+    Raises ValueError when an ``old`` does not occur.
+    """
+    for old, new in changes:
+        if old not in source:
+            raise ValueError(f"the example does not contain {old!r}")
+        source = source.replace(old, new)
+    return Example(before=source, after=None)
+
+
 LAYERNORM = "vllm.model_executor.layers.layernorm"
 
 

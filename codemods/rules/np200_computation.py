@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normport.codemods.registry import Example, Rule
+from normport.codemods.registry import changed, refusal
 
 _NORM = """\
 import torch
@@ -37,106 +37,95 @@ _RETURN = "return (h * self.weight.float()).to(x.dtype)"
 _NORMALISE = "h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + self.eps)"
 
 
-def _changed(*changes: tuple[str, str]) -> Example:
-    """The plain norm with ``changes`` made to it; each text must occur."""
-    source = _NORM
-    for old, new in changes:
-        if old not in source:
-            raise ValueError(f"the example does not contain {old!r}")
-        source = source.replace(old, new)
-    return Example(before=source, after=None)
-
-
-def _refusal(code: str, title: str, why: str, *examples: Example) -> Rule:
-    return Rule(code=code, kind="refuse", title=title, why=why, examples=examples)
-
-
 RULES = (
-    _refusal(
+    refusal(
         "NP201",
         "the norm subtracts the mean",
         "Subtracting the mean makes it a layer norm; RMSNorm and GemmaRMSNorm do not.",
-        _changed((_NORMALISE, "h = h - h.mean(-1, keepdim=True)\n        " + _NORMALISE)),
+        changed(_NORM, (_NORMALISE, "h = h - h.mean(-1, keepdim=True)\n        " + _NORMALISE)),
     ),
-    _refusal(
+    refusal(
         "NP202",
         "the norm works on groups of its input",
         "It reshapes its input and normalises each group; the standard layers normalise the whole "
         "last dimension.",
-        _changed(("h = x.float()", "h = x.float().reshape(*x.shape[:-1], 4, -1)")),
+        changed(_NORM, ("h = x.float()", "h = x.float().reshape(*x.shape[:-1], 4, -1)")),
     ),
-    _refusal(
+    refusal(
         "NP203",
         "the norm multiplies by a gate",
         "A gated norm is not RMSNorm or GemmaRMSNorm; vLLM has RMSNormGated for some of them, "
         "which this tool does not convert to.",
-        _changed(
+        changed(
+            _NORM,
             ("def forward(self, x):\n        h", "def forward(self, x, gate=None):\n        h"),
             (_RETURN, "h = h * F.silu(x.float())\n        " + _RETURN),
         ),
     ),
-    _refusal(
+    refusal(
         "NP204",
         "the norm adds a bias",
         "The standard layers have no bias parameter, so the checkpoint's would have no place.",
-        _changed(
+        changed(
+            _NORM,
             (_PARAMETER, _PARAMETER + "\n        self.bias = nn.Parameter(torch.zeros(dim))"),
             (_RETURN, "return (h * self.weight.float() + self.bias.float()).to(x.dtype)"),
         ),
     ),
-    _refusal(
+    refusal(
         "NP205",
         "the variance is reduced over the tensor-parallel group",
         "Each rank holds a part of the normalised dimension; the standard layers see one rank.",
-        _changed(
+        changed(
+            _NORM,
             (
                 _NORMALISE,
                 "var = tensor_model_parallel_all_reduce(h.pow(2).mean(-1, keepdim=True))\n"
                 "        h = h * torch.rsqrt(var + self.eps)",
-            )
+            ),
         ),
     ),
-    _refusal(
+    refusal(
         "NP206",
         "the parameters are not those of the standard layer",
         "The checkpoint's keys and shapes must stay: one parameter `weight` of one dimension, in "
         "the dtype the standard layer stores it in.",
-        _changed(("self.weight", "self.scale")),
-        _changed((_PARAMETER, "self.weight = nn.Parameter(torch.ones(4, dim))")),
+        changed(_NORM, ("self.weight", "self.scale")),
+        changed(_NORM, (_PARAMETER, "self.weight = nn.Parameter(torch.ones(4, dim))")),
     ),
-    _refusal(
+    refusal(
         "NP210",
         "the computation is not followed, or is not that of a standard norm",
         "What the class computes could not be read completely from its code, or was read and "
         "matches no standard layer; a guess would not be a proof.",
-        _changed((".mean(-1, keepdim=True)", ".sum(-1, keepdim=True)")),
-        _changed(("h = x.float()", "h = torch.fft.fft(x).real.float()")),
+        changed(_NORM, (".mean(-1, keepdim=True)", ".sum(-1, keepdim=True)")),
+        changed(_NORM, ("h = x.float()", "h = torch.fft.fft(x).real.float()")),
     ),
-    _refusal(
+    refusal(
         "NP213",
         "the offset added to the weight is neither 0 nor 1",
         "RMSNorm multiplies by the weight and GemmaRMSNorm by 1 + weight.",
-        _changed(("self.weight.float()", "(self.weight.float() + 0.5)")),
+        changed(_NORM, ("self.weight.float()", "(self.weight.float() + 0.5)")),
     ),
-    _refusal(
+    refusal(
         "NP216",
         "the norm has a second input or returns a tuple",
         "The standard layers read a second argument as a residual that they add before they "
         "normalise, and return a tuple only then; a local class that means something else by it "
         "must be converted together with its calls.",
-        _changed((_RETURN, "return (h * self.weight.float()).to(x.dtype), None")),
+        changed(_NORM, (_RETURN, "return (h * self.weight.float()).to(x.dtype), None")),
     ),
-    _refusal(
+    refusal(
         "NP217",
         "the result is not in the input's dtype",
         "The standard layers return the input's dtype.",
-        _changed((_RETURN, "return h * self.weight.float()")),
+        changed(_NORM, (_RETURN, "return h * self.weight.float()")),
     ),
-    _refusal(
+    refusal(
         "NP218",
         "the norm is computed in the input's dtype",
         "The standard layers normalise in float32; in bf16 or fp16 the sum of squares loses most "
         "of its digits, so the numbers are not the same.",
-        _changed(("h = x.float()", "h = x"), (_RETURN, "return h * self.weight")),
+        changed(_NORM, ("h = x.float()", "h = x"), (_RETURN, "return h * self.weight")),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normport.codemods.registry import Example, Rule
+from normport.codemods.registry import changed, refusal
 
 _NORM = """\
 import torch
@@ -38,42 +38,31 @@ _BUILD = "self.norm = LocalNorm(config.hidden_size, eps=config.rms_norm_eps)"
 _CALL = "return self.norm(x)"
 
 
-def _changed(*changes: tuple[str, str]) -> Example:
-    """The plain file with ``changes`` made to it; each text must occur."""
-    source = _NORM
-    for old, new in changes:
-        if old not in source:
-            raise ValueError(f"the example does not contain {old!r}")
-        source = source.replace(old, new)
-    return Example(before=source, after=None)
-
-
-def _refusal(code: str, title: str, why: str, *examples: Example) -> Rule:
-    return Rule(code=code, kind="refuse", title=title, why=why, examples=examples)
-
-
 RULES = (
-    _refusal(
+    refusal(
         "NP207",
         "the size of a weightless norm cannot be inferred",
         "RMSNorm needs the true size of the normalised dimension, and nothing in the class says "
         "what flows into this norm. Give it with --dim CLASS.attribute=EXPR.",
-        _changed((_BUILD, "self.norm = LocalNorm(eps=config.rms_norm_eps, with_scale=False)")),
+        changed(
+            _NORM, (_BUILD, "self.norm = LocalNorm(eps=config.rms_norm_eps, with_scale=False)")
+        ),
     ),
-    _refusal(
+    refusal(
         "NP208",
         "a call passes or expects something else than the standard layer does",
         "The standard layers read a second argument as a residual and return a tuple only then.",
-        _changed((_CALL, "return self.norm(x, x)")),
-        _changed((_CALL, "y, _ = self.norm(x)\n        return y")),
+        changed(_NORM, (_CALL, "return self.norm(x, x)")),
+        changed(_NORM, (_CALL, "y, _ = self.norm(x)\n        return y")),
     ),
-    _refusal(
+    refusal(
         "NP209",
         "the calls of the norm are not seen",
         "The norm is stored or passed on where its calls cannot be followed, so that nobody "
         "knows what they pass.",
-        _changed((_CALL, "return run(self.norm, x)")),
-        _changed(
+        changed(_NORM, (_CALL, "return run(self.norm, x)")),
+        changed(
+            _NORM,
             ("self.norm = LocalNorm(", "self.norms = nn.ModuleList([LocalNorm("),
             (
                 "eps)\n\n    def forward(self, x):\n        return self.norm(x)",
@@ -81,55 +70,56 @@ RULES = (
             ),
         ),
     ),
-    _refusal(
+    refusal(
         "NP211",
         "the class is more than a plain nn.Module",
         "A decorator, another base class or a type check gives the class a meaning that the "
         "standard layer does not have.",
-        _changed(("class LocalNorm(nn.Module)", "class LocalNorm(Base)")),
-        _changed((_CALL, "assert isinstance(self.norm, LocalNorm)\n        " + _CALL)),
-        _changed(("class LocalNorm", "@register\nclass LocalNorm")),
+        changed(_NORM, ("class LocalNorm(nn.Module)", "class LocalNorm(Base)")),
+        changed(_NORM, (_CALL, "assert isinstance(self.norm, LocalNorm)\n        " + _CALL)),
+        changed(_NORM, ("class LocalNorm", "@register\nclass LocalNorm")),
     ),
-    _refusal(
+    refusal(
         "NP212",
         "the constructor does more than store and make its weight",
         "A custom weight loader, a buffer or another side effect would be lost.",
-        _changed(
+        changed(
+            _NORM,
             ("self.eps = eps\n", "self.eps = eps\n        watch(self)\n"),
         ),
     ),
-    _refusal(
+    refusal(
         "NP214",
         "code elsewhere reads something of the norm",
         "An attribute or method of the local class is used outside of it; the standard layer may "
         "lack it or mean something else by it.",
-        _changed((_CALL, "return x * self.norm.eps")),
-        _changed((_CALL, "return self.norm(x) + self.norm.scaled(2)")),
+        changed(_NORM, (_CALL, "return x * self.norm.eps")),
+        changed(_NORM, (_CALL, "return self.norm(x) + self.norm.scaled(2)")),
     ),
-    _refusal(
+    refusal(
         "NP215",
         "the construction cannot be bound to the constructor",
         "Its arguments are spread with * or **, or do not fit.",
-        _changed((_BUILD, "self.norm = LocalNorm(*config.norm_arguments)")),
+        changed(_NORM, (_BUILD, "self.norm = LocalNorm(*config.norm_arguments)")),
     ),
-    _refusal(
+    refusal(
         "NP219",
         "nothing in the file constructs the class",
         "Without a construction there is nothing to replace; other files may construct it.",
-        _changed((_BUILD, "self.norm = nn.Identity()")),
+        changed(_NORM, (_BUILD, "self.norm = nn.Identity()")),
     ),
-    _refusal(
+    refusal(
         "NP220",
         "other files import the class",
         "A class that several files use is converted in all of them or in none.",
     ),
-    _refusal(
+    refusal(
         "NP301",
         "the numbers differ",
         "The local norm and its replacement were run on the same inputs and differ by more than "
         "the bound.",
     ),
-    _refusal(
+    refusal(
         "NP302",
         "the edit would lose something",
         "A comment, an import's effect or a name would be lost or shadowed.",
