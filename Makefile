@@ -41,8 +41,9 @@ port: $(PORT_ENV)/stamp
 test-env:
 	@$(PYTHON) -P tools/engine_env.py $(TEST_ENV) $(PIP_ARGS)
 
+# Two workers, each with whole files: what the engine tests set up is shared within theirs.
 test: test-env
-	$(TEST_ENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(TEST_ENV)/bin/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 # mypy wants to see the folders as the one package that they are installed as.
 lint: test-env
