@@ -48,9 +48,11 @@ class Options:
             if not re.fullmatch(r"\w+\.\w+", key):
                 raise ValueError(f"`{key}` is not CLASS.attribute")
             try:
-                ast.parse(text, mode="eval")
+                body = ast.parse(text, mode="eval").body
             except SyntaxError:
                 raise ValueError(f"`{text}` (for {key}) is not a Python expression") from None
+            if isinstance(body, ast.Tuple | ast.List | ast.Starred | ast.NamedExpr | ast.Lambda):
+                raise ValueError(f"`{text}` (for {key}) is not one size")
 
 
 def may_hold_norm(source: bytes) -> bool:
@@ -66,7 +68,12 @@ def decode(source: bytes) -> str:
     Raises SyntaxError or UnicodeDecodeError when the bytes are not what they say they are.
     """
     encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
-    return source.decode(encoding)
+    try:
+        return source.decode(encoding)
+    except UnicodeDecodeError:
+        raise
+    except (LookupError, UnicodeError) as error:
+        raise SyntaxError(f"the encoding {encoding} is not one for source text: {error}") from error
 
 
 def find_sites(source: bytes, path: str, options: Options | None = None) -> tuple[Site, ...]:

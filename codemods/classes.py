@@ -18,7 +18,10 @@ from normport.codemods.uses import (
     Binding,
     binding,
     called_elsewhere,
+    cast_input,
+    class_objection,
     class_uses,
+    module_cast,
     objection,
 )
 from normport.codemods.values import Const, Source, Unknown, Value, Weight
@@ -54,10 +57,15 @@ class ClassReader:
         self.dims = dims
         self.outside = outside
         self.uses = class_uses(module, node.name)
+        self._reached: set[str] = set()
 
     def sites(self) -> list[Site]:
         """A site for each construction; one at the class when there is none; none at all when
         the class does not normalise."""
+        for name in ("__init__", "forward"):
+            method = self._method(name)
+            if method is not None and (method.args.posonlyargs or not method.args.args):
+                return []
         if self._blind() is None:
             return []
         found: list[Site] = []
@@ -78,6 +86,7 @@ class ClassReader:
             code="NP210",
             norm=self.node.name,
             attribute=bound.attribute if bound else None,
+            owner=bound.owner.name if bound else None,
             computes=None,
             verdict="refuse",
             target=None,
@@ -130,6 +139,7 @@ class ClassReader:
         evaluator = Evaluator(self.module, self.node)
         instance = evaluator.construct(arguments)
         read = recognise(evaluator.forward())
+        self._reached |= evaluator.reached
         if not isinstance(read, Recognised):
             return read
         if instance.notes:
@@ -159,7 +169,7 @@ class ClassReader:
         rule = conversion(computes)
         if rule is None or rule.target is None:
             raise _Refused("NP213", f"it adds {computes.offset:g} to its weight", computes)
-        self._check_class(computes)
+        self._check_class(self._reached, computes)
         if self.outside:
             why = "other files import it, so its uses are not all seen here"
             raise _Refused("NP220", why, computes)
@@ -169,8 +179,13 @@ class ClassReader:
         found = objection(self.module, bound)
         if found is not None:
             raise _Refused(found.code, found.why, computes)
+        if bound.init.name != "__init__":
+            why = f"it is built in {bound.init.name}, where no vLLM config need be set"
+            raise _Refused("NP222", why, computes)
+        self._check_dtypes(bound, computes)
         size = self._size(read, bound, call, arguments)
         target = rule.target(NormSite(computes, size, computes.eps or ""), self.unsafe)
+        self._check_arguments(call, target.text, computes)
         proof, why_not = self._proof(call, arguments, read, target, size)
         reason = target.reason
         if why_not is not None:
@@ -187,6 +202,32 @@ class ClassReader:
             proof=proof,
         )
 
+    def _check_dtypes(self, bound: Binding, computes: Computes) -> None:
+        """Where the dtypes are what the rules take them for: the run's, and the same for both."""
+        if computes.multiply_in == "input dtype":
+            line = cast_input(self.module, bound)
+            if line is not None:
+                why = (
+                    f"its input is converted to another dtype before line {line}, and the local "
+                    "class multiplies in the input's dtype, RMSNorm in the weight's"
+                )
+                raise _Refused("NP208", why, computes)
+        if computes.multiply_in == "float32" and computes.weight == "scale":
+            line = module_cast(self.module)
+            if line is not None:
+                why = f"a module is converted in line {line}, and a float32 weight with it"
+                raise _Refused("NP222", why, computes)
+
+    def _check_arguments(self, call: ast.Call, target: str, computes: Computes) -> None:
+        """Every argument that may do something is evaluated once, as before."""
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+            acts = [n for n in ast.walk(argument) if isinstance(n, ast.Call | ast.NamedExpr)]
+            acts = [n for n in acts if not _only_looks(n)]
+            text = self.module.segment(argument)
+            if acts and target.count(text) != 1:
+                why = f"its argument `{text}` would not be evaluated once as it is now"
+                raise _Refused("NP215", why, computes)
+
     def _bind(self, call: ast.Call) -> dict[str, Value]:
         """The constructor's parameters as this call fills them, defaults included."""
         if any(isinstance(a, ast.Starred) for a in call.args) or any(
@@ -194,6 +235,8 @@ class ClassReader:
         ):
             raise _Refused("NP215", "its arguments are spread with * or **")
         init = self._init()
+        if init is not None and (init.args.posonlyargs or not init.args.args):
+            raise _Refused("NP215", "its constructor's parameters are unusual")
         if init is None:
             if call.args or call.keywords:
                 raise _Refused("NP215", "it is called with arguments but has no constructor")
@@ -220,8 +263,11 @@ class ClassReader:
         return bound
 
     def _init(self) -> ast.FunctionDef | None:
-        for statement in self.node.body:
-            if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+        return self._method("__init__")
+
+    def _method(self, name: str) -> ast.FunctionDef | None:
+        for statement in reversed(self.node.body):
+            if isinstance(statement, ast.FunctionDef) and statement.name == name:
                 return statement
         return None
 
@@ -238,11 +284,11 @@ class ClassReader:
         except (ValueError, SyntaxError):
             name = node.id if isinstance(node, ast.Name) else ""
             constant = self.module.constants.get(name)
-            if isinstance(constant, ast.Constant):
+            if isinstance(constant, ast.Constant) and self.module.means_one_thing(name):
                 return Const(constant.value, text=self.module.segment(constant))
             return Unknown(f"the default `{ast.unparse(node)}`")
 
-    def _check_class(self, computes: Computes) -> None:
+    def _check_class(self, reached: set[str], computes: Computes) -> None:
         node = self.node
         if node.decorator_list:
             text = ast.unparse(node.decorator_list[0])
@@ -251,16 +297,41 @@ class ClassReader:
         if bases != ["torch.nn.Module"] or node.keywords:
             text = ", ".join(ast.unparse(base) for base in node.bases) or "nothing"
             raise _Refused("NP211", f"it inherits from {text}, not from nn.Module alone", computes)
-        if self.uses.checks:
-            line = getattr(self.uses.checks[0], "lineno", 0)
-            raise _Refused("NP211", f"its type is checked in line {line}", computes)
-        methods = {s.name for s in node.body if isinstance(s, ast.FunctionDef)} - _OWN_METHODS
-        inside = set(ast.walk(node))
-        for name in sorted(methods):
+        found = class_objection(self.module, node, self.uses)
+        if found is not None:
+            raise _Refused(found.code, found.why, computes)
+        self._check_body(reached, computes)
+
+    def _check_body(self, reached: set[str], computes: Computes) -> None:
+        """Nothing but the constructor, forward, what they call, and how it prints."""
+        inside = set(ast.walk(self.node))
+        names: list[str] = []
+        for statement in self.node.body:
+            if isinstance(statement, ast.FunctionDef):
+                names.append(statement.name)
+            elif isinstance(statement, ast.AnnAssign | ast.Assign | ast.Pass):
+                continue
+            elif not (
+                isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            ):
+                why = f"its body has a statement in line {statement.lineno} that is not followed"
+                raise _Refused("NP211", why, computes)
+        if len(set(names)) != len(names):
+            raise _Refused("NP221", "one of its methods is defined twice", computes)
+        for statement in self.node.body:
+            if not isinstance(statement, ast.FunctionDef):
+                continue
+            name = statement.name
             for part in self.module.attributes.get(name, []):
-                if part not in inside:
+                if part not in inside and name not in _OWN_METHODS:
                     why = f"its method {name} is used in line {part.lineno}"
                     raise _Refused("NP214", why, computes)
+            if name not in _OWN_METHODS | reached:
+                why = f"its method {name} has a meaning of its own to whoever calls it"
+                raise _Refused("NP211", why, computes)
+            if statement.decorator_list and name in ("__init__", "forward"):
+                text = ast.unparse(statement.decorator_list[0])
+                raise _Refused("NP211", f"its {name} is decorated with @{text}", computes)
 
     def _size(
         self, read: Recognised, bound: Binding, call: ast.Call, arguments: Mapping[str, Value]
@@ -272,8 +343,6 @@ class ClassReader:
         given = self.dims.get(f"{bound.owner.name}.{bound.attribute}")
         if given is not None:
             return given
-        if bound.init.name != "__init__":
-            raise _Refused("NP207", f"it is built in {bound.init.name}", read.computes)
         line = called_elsewhere(self.module, bound)
         if line is not None:
             why = f"self.{bound.attribute} is also called outside of its class, in line {line}"
@@ -346,6 +415,15 @@ class ClassReader:
         return case, None
 
 
+def _only_looks(node: ast.AST) -> bool:
+    """``getattr(config, "x", 1)`` and conversions: calls that only give a value."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "int", "float", "len", "max", "min", "bool")
+    )
+
+
 def _weight_objection(
     weight: Weight, names: set[str], computes: Computes
 ) -> tuple[str, str] | None:
@@ -358,6 +436,8 @@ def _weight_objection(
     size = weight.shape[0]
     if isinstance(size, Const) and not isinstance(size.value, int):
         return "NP206", "its weight is not one-dimensional"
+    if size == Const(1):
+        return "NP206", "its weight is a scalar"
     if not isinstance(size, Const | Source):
         why = size.why if isinstance(size, Unknown) else "a computed value"
         return "NP206", f"the size of its weight is not known: {why}"

@@ -44,6 +44,7 @@ class Evaluator(Expressions):
         methods = {s.name: s for s in node.body if isinstance(s, ast.FunctionDef)}
         super().__init__(module, methods)
         self.node = node
+        self.reached: set[str] = set()
         self._depth = 0
         self._running = False
 
@@ -94,6 +95,7 @@ class Evaluator(Expressions):
         if self._depth >= MAX_DEPTH:
             return Unknown(f"{node.name} calls itself or nests too deeply")
         self._depth += 1
+        self.reached.add(node.name)
         try:
             self._run(node.body, env)
         except _Return as returned:
@@ -129,7 +131,9 @@ class Evaluator(Expressions):
                 self._branch(node, env)
             case ast.Expr():
                 self._effect(node.value, env)
-            case ast.Pass() | ast.Assert() | ast.Import() | ast.ImportFrom():
+            case ast.Assert():
+                self._eval(node.test, env)
+            case ast.Pass():
                 pass
             case ast.Raise():
                 raise _Return(Unknown("it raises"))

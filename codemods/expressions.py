@@ -22,6 +22,11 @@ from normport.codemods.values import (
 )
 
 _BUILTINS = ("float", "int", "bool", "hasattr")
+# Calls that do nothing but return a value; any other that is not followed is noted.
+_PURE = {
+    "float", "int", "bool", "str", "repr", "len", "min", "max", "abs", "round", "tuple", "list",
+    "hasattr", "getattr", "isinstance", "type", "super", "range", "sum",
+}  # fmt: skip
 BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
 
 
@@ -94,6 +99,9 @@ class Expressions:
     def _name(self, name: str, env: dict[str, Value]) -> Value:
         if name in env:
             return env[name]
+        local = name in self.module.functions or name in self.module.constants
+        if local and not self.module.means_one_thing(name):
+            return Unknown(f"`{name}`, which is bound more than once")
         if name in self.module.functions:
             return Function(self.module.functions[name], bound=False)
         if name in self.module.imports:
@@ -124,7 +132,8 @@ class Expressions:
                 return Op("other", f"call:{node.attr}", (owner,))
             return Unknown(f"`.{node.attr}` of a tensor")
         if isinstance(owner, Source):
-            return Source(f"{owner.text}.{node.attr}", owner.param)
+            primary = owner.text if _is_primary(owner.text) else f"({owner.text})"
+            return Source(f"{primary}.{node.attr}", owner.param)
         return Unknown(f"`{ast.unparse(node)}`")
 
     def _module_attribute(self, name: str) -> Value:
@@ -144,12 +153,13 @@ class Expressions:
             owner = self._eval(node.func.value, env)
             if isinstance(owner, Tensor):
                 return call_tensor(owner, node.func.attr, arguments, keywords)
-        if spread:
-            return Unknown(f"`{ast.unparse(node)}` spreads its arguments")
         function = self._eval(node.func, env)
-        if isinstance(function, Function):
+        if isinstance(function, Function) and not spread:
             return self._call_function(function, arguments, keywords)
-        if isinstance(function, Module):
+        name = function.name if isinstance(function, Module) else ast.unparse(node.func)
+        if name.split(".")[0] not in (*_PURE, "torch", "math"):
+            self.instance.notes.append(f"a call of `{name}` in line {node.lineno}")
+        if isinstance(function, Module) and not spread:
             return call_module(function.name, arguments, keywords)
         return Unknown(f"the call `{ast.unparse(node)}`")
 
@@ -216,6 +226,11 @@ class Expressions:
             if answer is stop:
                 return last
         return last
+
+
+def _is_primary(text: str) -> bool:
+    node = ast.parse(text, mode="eval").body
+    return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
 
 
 def truth(value: Value) -> bool | None:

@@ -81,8 +81,9 @@ class ProofCase:
 class Site:
     """One construction of a model-local norm, and what was decided about it.
 
-    ``target`` is the new expression in one line. ``imports`` maps a module to the names that
-    ``target`` needs from it; an empty tuple means ``import module``.
+    ``attribute`` of ``owner``, a class, holds the norm. ``target`` is the new expression in one
+    line. ``imports`` maps a module to the names that ``target`` needs from it; an empty tuple
+    means ``import module``.
     """
 
     line: int
@@ -97,6 +98,7 @@ class Site:
     edits: tuple[Edit, ...] = ()
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     proof: ProofCase | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True)

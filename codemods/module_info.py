@@ -52,20 +52,81 @@ class ModuleInfo:
         return found
 
     @cached_property
-    def imports(self) -> dict[str, str]:
-        """Local name -> full dotted name (``nn`` -> ``torch.nn``), wherever it is imported;
-        relative imports keep their leading dots."""
-        found: dict[str, str] = {}
+    def bindings(self) -> dict[str, int]:
+        """How often each name is bound, in whatever scope and way, imports left out.
+
+        A name that is bound once means the same thing wherever it is read.
+        """
+        found: dict[str, int] = {}
+        for node in self.parents:
+            names: list[str | None] = []
+            if isinstance(self._scope(node), ast.ClassDef):
+                continue  # an attribute of the class, reached through a dot only
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                names.append(node.id)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.append(node.name)
+            elif isinstance(node, ast.arg):
+                names.append(node.arg)
+            elif isinstance(node, ast.Global | ast.Nonlocal):
+                names += node.names
+            elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+                names.append(node.name)
+            elif isinstance(node, ast.MatchMapping):
+                names.append(node.rest)
+            for name in names:
+                if name is not None:
+                    found[name] = found.get(name, 0) + 1
+        return found
+
+    def _scope(self, node: ast.AST) -> ast.AST | None:
+        """The function, class or module in whose body ``node`` stands."""
+        scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
+        return self.enclosing(node, *scopes)
+
+    def means_one_thing(self, name: str) -> bool:
+        """Whether ``name`` is bound once, or only ever imported from one place."""
+        bound, imported = self.bindings.get(name, 0), self._imported.get(name, set())
+        return bound + len(imported) == 1 and not self._star_imports
+
+    @cached_property
+    def _star_imports(self) -> bool:
+        return "*" in self._imported
+
+    @cached_property
+    def _imported(self) -> dict[str, set[str]]:
+        """Local name -> every full name that it is imported from, somewhere in the file."""
+        found: dict[str, set[str]] = {}
         for node in self.parents:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     root = alias.name.split(".")[0]
-                    found[alias.asname or root] = alias.name if alias.asname else root
+                    full = alias.name if alias.asname else root
+                    found.setdefault(alias.asname or root, set()).add(full)
             elif isinstance(node, ast.ImportFrom):
                 base = "." * node.level + (node.module or "")
                 for alias in node.names:
-                    name = f"{base}.{alias.name}" if base.strip(".") else base + alias.name
-                    found[alias.asname or alias.name] = name
+                    full = f"{base}.{alias.name}" if base.strip(".") else base + alias.name
+                    found.setdefault(alias.asname or alias.name, set()).add(full)
+        return found
+
+    @cached_property
+    def imports(self) -> dict[str, str]:
+        """Local name -> full dotted name (``nn`` -> ``torch.nn``), wherever it is imported;
+        relative imports keep their leading dots. A name with two meanings is left out."""
+        return {
+            local: next(iter(full))
+            for local, full in self._imported.items()
+            if len(full) == 1 and local not in self.bindings
+        }
+
+    @cached_property
+    def strings(self) -> dict[str, list[ast.Constant]]:
+        """Every string constant by its value."""
+        found: dict[str, list[ast.Constant]] = {}
+        for node in self.parents:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.setdefault(node.value, []).append(node)
         return found
 
     @cached_property

@@ -43,6 +43,8 @@ def _collect(
 ) -> None:
     if name in wanted:
         return
+    if not module.means_one_thing(name):
+        raise NotStandalone(f"it uses `{name}`, which is bound more than once")
     node: ast.stmt
     if name in module.classes:
         node = module.classes[name]

@@ -123,8 +123,8 @@ def call_module(name: str, arguments: list[Value], keywords: dict[str, Value]) -
     if name in ("float", "int", "bool"):
         if len(arguments) == 1 and isinstance(arguments[0], Const):
             return arguments[0]
-        if len(arguments) == 1 and isinstance(arguments[0], Source) and name == "float":
-            return arguments[0]
+        if len(arguments) == 1 and isinstance(arguments[0], Source):
+            return Source(f"{name}({arguments[0].text})", arguments[0].param)
         return Unknown(f"{name}() of a value that is not known")
     short = name.rsplit(".", 1)[-1]
     first = arguments[0] if arguments else keywords.get("input")

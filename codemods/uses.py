@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 
 from normport.codemods.module_info import ModuleInfo
@@ -74,6 +75,33 @@ def _is_type_check(module: ModuleInfo, node: ast.AST) -> bool:
     )
 
 
+def class_objection(module: ModuleInfo, node: ast.ClassDef, uses: ClassUses) -> Objection | None:
+    """Why a construction by the class's name may not be what it looks like, or why the class is
+    more than its constructions."""
+    if not module.means_one_thing(node.name):
+        return Objection("NP221", f"the name {node.name} is bound more than once in this file")
+    if uses.checks:
+        line = getattr(uses.checks[0], "lineno", 0)
+        return Objection("NP211", f"its type is checked in line {line}")
+    if uses.others:
+        line = getattr(uses.others[0], "lineno", 0)
+        return Objection("NP211", f"the class itself is used as a value in line {line}")
+    for constant in module.strings.get(node.name, []):
+        if not _exported(module, constant):
+            return Objection("NP211", f"its name is used as a string in line {constant.lineno}")
+    return None
+
+
+def _exported(module: ModuleInfo, constant: ast.Constant) -> bool:
+    """Whether a string stands in ``__all__`` or in an annotation."""
+    if constant in module.annotated:
+        return True
+    statement = module.enclosing(constant, ast.stmt)
+    return isinstance(statement, ast.Assign | ast.AugAssign) and "__all__" in ast.unparse(
+        statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    )
+
+
 @dataclass(frozen=True)
 class Objection:
     """A use of a norm attribute that a conversion would break or cannot see through."""
@@ -131,11 +159,59 @@ def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
         if found is not None:
             return found
         calls += _called(module, node)
-    named = _named_access(module, bound.attribute)
+    named = _named_access(module, bound)
     if named is not None:
         return named
     if not calls:
         return Objection("NP209", f"no call of self.{bound.attribute} is seen in this file")
+    return None
+
+
+def cast_input(module: ModuleInfo, bound: Binding) -> int | None:
+    """The line of a call whose argument was converted to another dtype, or None.
+
+    Looked at are the argument itself and what the function assigns to its name.
+    """
+    for node in _loads(module, bound):
+        if not _called(module, node):
+            continue
+        call = module.parents[node]
+        assert isinstance(call, ast.Call)
+        sources: list[ast.AST] = [call.args[0]] if call.args else []
+        function = module.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
+        names = {n.id for a in sources for n in ast.walk(a) if isinstance(n, ast.Name)}
+        for part in ast.walk(function) if function is not None else ():
+            if isinstance(part, ast.Assign) and any(
+                isinstance(t, ast.Name) and t.id in names for t in part.targets
+            ):
+                sources.append(part.value)
+        for part in [inner for source in sources for inner in ast.walk(source)]:
+            if isinstance(part, ast.Attribute) and part.attr in _CASTS:
+                return node.lineno
+    return None
+
+
+_CASTS = {"float", "double", "half", "bfloat16", "to", "type", "type_as"}
+
+
+def module_cast(module: ModuleInfo) -> int | None:
+    """The line where a module of this file is converted to another dtype, or None.
+
+    A module is converted in place, so such a call stands alone or is assigned back.
+    """
+    for name in ("half", "bfloat16", "float", "double", "to", "type"):
+        for attribute in module.attributes.get(name, []):
+            call = module.parents[attribute]
+            if not isinstance(call, ast.Call) or call.func is not attribute:
+                continue
+            outer = module.parents[call]
+            owner = ast.unparse(attribute.value)
+            alone = isinstance(outer, ast.Expr)
+            back = isinstance(outer, ast.Assign) and [ast.unparse(t) for t in outer.targets] == [
+                owner
+            ]
+            if owner.split(".")[0] == "self" and (alone or (back and "." in owner)):
+                return attribute.lineno
     return None
 
 
@@ -155,7 +231,7 @@ def _loads(module: ModuleInfo, bound: Binding) -> list[ast.Attribute]:
             continue
         outer = module.enclosing(node, ast.ClassDef)
         on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
-        if not on_self or outer in family or _within(module, node, bound.owner):
+        if not on_self or outer is None or outer in family or _within(module, node, bound.owner):
             found.append(node)
     return found
 
@@ -167,32 +243,55 @@ def _called(module: ModuleInfo, node: ast.Attribute) -> bool:
 
 def _family(module: ModuleInfo, owner: ast.ClassDef) -> set[ast.AST]:
     """The class with its bases and subclasses in the file, over any number of steps."""
+    by_name: dict[str, set[ast.AST]] = {}
+    nodes = [node for node in module.parents if isinstance(node, ast.ClassDef)]
+    for node in nodes:
+        by_name.setdefault(node.name, set()).add(node)
     family: set[ast.AST] = {owner}
     grown = True
     while grown:
         grown = False
-        for node in module.classes.values():
-            bases = {module.classes.get(b.id) for b in node.bases if isinstance(b, ast.Name)}
-            related = {node, *(base for base in bases if base is not None)}
+        for node in nodes:
+            related: set[ast.AST] = {node}
+            for base in node.bases:
+                related |= by_name.get(_base_name(base), set())
             if related & family and not related <= family:
                 family |= related
                 grown = True
     return family
 
 
-def _named_access(module: ModuleInfo, attribute: str) -> Objection | None:
-    """``getattr(x, "attribute")`` and its kind."""
-    names = ("getattr", "setattr", "delattr")
-    for function in [name for names_ in names for name in module.names.get(names_, [])]:
+def _base_name(node: ast.expr) -> str:
+    """The class that a base names: ``Layer`` of ``Layer``, ``m.Layer`` or ``Layer[int]``."""
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+_BY_NAME = ("getattr", "setattr", "delattr")
+_BY_STRING = ("get_submodule", "get_parameter", "register_module", "add_module", "_modules")
+
+
+def _named_access(module: ModuleInfo, bound: Binding) -> Objection | None:
+    """``getattr(x, "attribute")`` and its kind, and ``getattr(self, name)`` in the owner."""
+    for function in [name for word in _BY_NAME for name in module.names.get(word, [])]:
         node = module.parents[function]
-        if (
-            isinstance(node, ast.Call)
-            and node.func is function
-            and len(node.args) > 1
-            and isinstance(node.args[1], ast.Constant)
-            and node.args[1].value == attribute
-        ):
+        if not isinstance(node, ast.Call) or node.func is not function or len(node.args) < 2:
+            continue
+        target, name = node.args[:2]
+        dynamic = not isinstance(name, ast.Constant) and _within(module, node, bound.owner)
+        on_self = isinstance(target, ast.Name) and target.id == "self"
+        fixed = isinstance(name, ast.Constant) and name.value == bound.attribute
+        if fixed or (dynamic and on_self):
             return Objection("NP209", f"`{ast.unparse(node)}` reaches it in line {node.lineno}")
+    for word in _BY_STRING:
+        for attribute in module.attributes.get(word, []):
+            outer = module.parents[attribute]
+            text = ast.unparse(outer)
+            if bound.attribute in re.findall(r"\w+", text):
+                return Objection("NP209", f"`{text}` reaches it in line {attribute.lineno}")
     return None
 
 

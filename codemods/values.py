@@ -155,14 +155,20 @@ def peel(value: Value) -> Value:
 
 
 def walk(value: Value) -> list[Value]:
-    """Every value below ``value``, itself first."""
-    found = [value]
-    if isinstance(value, Cast):
-        found += walk(value.operand)
-    elif isinstance(value, Op):
-        for operand in value.operands:
-            found += walk(operand)
-    elif isinstance(value, Items):
-        for item in value.values:
-            found += walk(item)
+    """Every value below ``value``, itself first, each object once however often it is used."""
+    found: list[Value] = []
+    seen: set[int] = set()
+    queue = [value]
+    while queue:
+        current = queue.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        found.append(current)
+        if isinstance(current, Cast):
+            queue.append(current.operand)
+        elif isinstance(current, Op):
+            queue += reversed(current.operands)
+        elif isinstance(current, Items):
+            queue += reversed(current.values)
     return found

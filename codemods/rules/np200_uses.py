@@ -22,9 +22,6 @@ class LocalNorm(nn.Module):
             h = h * self.weight.float()
         return h.to(x.dtype)
 
-    def scaled(self, factor):
-        return self.weight * factor
-
 
 class Layer(nn.Module):
     def __init__(self, config):
@@ -36,6 +33,11 @@ class Layer(nn.Module):
 """
 _BUILD = "self.norm = LocalNorm(config.hidden_size, eps=config.rms_norm_eps)"
 _CALL = "return self.norm(x)"
+_END = "        return h.to(x.dtype)\n"
+_METHOD = """
+    def scale(self):
+        return self.weight
+"""
 
 
 RULES = (
@@ -78,6 +80,10 @@ RULES = (
         changed(_NORM, ("class LocalNorm(nn.Module)", "class LocalNorm(Base)")),
         changed(_NORM, (_CALL, "assert isinstance(self.norm, LocalNorm)\n        " + _CALL)),
         changed(_NORM, ("class LocalNorm", "@register\nclass LocalNorm")),
+        changed(
+            _NORM, ("        return h.to(x.dtype)\n", "        return h.to(x.dtype)\n" + _METHOD)
+        ),
+        changed(_NORM, ("class Layer(", "ALL_NORMS.append(LocalNorm)\n\n\nclass Layer(")),
     ),
     refusal(
         "NP212",
@@ -94,7 +100,14 @@ RULES = (
         "An attribute or method of the local class is used outside of it; the standard layer may "
         "lack it or mean something else by it.",
         changed(_NORM, (_CALL, "return x * self.norm.eps")),
-        changed(_NORM, (_CALL, "return self.norm(x) + self.norm.scaled(2)")),
+        changed(
+            _NORM,
+            (_END, _END + _METHOD),
+            (
+                _CALL,
+                "return scaled(self.norm)\n\n\ndef scaled(norm):\n    return norm.scale()",
+            ),
+        ),
     ),
     refusal(
         "NP215",
@@ -112,6 +125,30 @@ RULES = (
         "NP220",
         "other files import the class",
         "A class that several files use is converted in all of them or in none.",
+    ),
+    refusal(
+        "NP221",
+        "a name has more than one meaning",
+        "The class, one of its methods or a name it uses is bound more than once in the file, so "
+        "that its text does not say what runs.",
+        changed(
+            _NORM, ("class Layer(", "if FAST:\n    from fast import LocalNorm\n\n\nclass Layer(")
+        ),
+    ),
+    refusal(
+        "NP222",
+        "the norm is built or converted in a way that a standard layer does not bear",
+        "A standard layer is built while a vLLM config is set, which is sure in a constructor "
+        "only; and converting the module to another dtype would round a float32 weight.",
+        changed(
+            _NORM,
+            (
+                _CALL,
+                "if self.late is None:\n            self.late = LocalNorm(8)\n        return self.late(x)",
+            ),
+            (_BUILD, "self.late = None"),
+        ),
+        changed(_NORM, (_BUILD, _BUILD + "\n        self.to(config.dtype)")),
     ),
     refusal(
         "NP301",
