@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,6 +14,9 @@ from normport.tools.proof import Equivalence
 from normport.tools.tree import FileChange
 
 Safety = Literal["safe", "unsafe", "unproven"]
+
+LOSES = "NP302"
+"""The rule of a site whose edit would lose something."""
 
 SCHEMA = 1
 """Version of the JSON of ``scan`` and ``rewrite``; it changes when a field changes meaning."""
@@ -26,6 +31,7 @@ class Finding:
     safety: None for a site that is done or refused.
     equivalence: what the proof found; None when nothing ran.
     applied: the site's edit is part of the report's changes; not part of the JSON.
+    lost_comments: comments that go with the local class, at its first site that is converted.
     """
 
     path: str
@@ -41,6 +47,7 @@ class Finding:
     equivalence: Equivalence | None
     reason: str | None
     applied: bool = False
+    lost_comments: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The finding as the contract spells it."""
@@ -56,13 +63,45 @@ class Finding:
             "safety": self.safety,
             "equivalence": None if self.equivalence is None else self.equivalence.to_json(),
             "reason": self.reason,
+            "lost_comments": list(self.lost_comments),
         }
 
     def refused(self, reason: str) -> Finding:
-        """The same site, refused after all."""
+        """The same site, refused after all because its edit would lose something."""
         return replace(
-            self, verdict="refuse", target=None, safety=None, applied=False, reason=reason
+            self,
+            code=LOSES,
+            verdict="refuse",
+            target=None,
+            safety=None,
+            applied=False,
+            reason=reason,
         )
+
+
+def with_lost_comments(
+    findings: Sequence[Finding], before: str, comments: Sequence[str]
+) -> list[Finding]:
+    """``findings`` of one file, each lost comment at the first converted site of its class.
+
+    before: the file's text. A comment that stands in no class with such a site, for example in a
+    removed function, is told at the first converted site of the file.
+    """
+    found = list(findings)
+    first: dict[str, int] = {}
+    for number, finding in enumerate(found):
+        if finding.applied:
+            first.setdefault(finding.norm, number)
+    for comment in comments if first else ():
+        above = before.partition(comment)[0]
+        definitions = _DEFINITION.findall(above)
+        number = first.get(definitions[-1] if definitions else "", min(first.values()))
+        lost = (*found[number].lost_comments, comment)
+        found[number] = replace(found[number], lost_comments=lost)
+    return found
+
+
+_DEFINITION = re.compile(r"^(?:class|def|async def)[ \t]+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,21 @@ from normport.tools.sources import resolve
 from normport.tools.tree import SourceTree
 
 NO_PROOF = "Nothing was run (--no-proof), so equality is not shown."
+CANNOT_RUN = "The proof cannot be run here, so equality is not shown."
 NO_CASE = "The local norm cannot be run apart from its model, so equality is not shown."
+DIFFERENT = "NP301"
+"""The rule of a site whose numbers the proof found to differ."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a finding says beyond its site."""
+    """What a finding says beyond its site; ``code`` replaces the site's when there is one."""
 
     verdict: Verdict
     safety: Safety | None
     equivalence: Equivalence | None
     reason: str | None
+    code: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,8 @@ def run_proofs(
     except UserError as error:
         if required:
             raise
-        notes.append(str(error))
-        return Proofs(results, f"Nothing was run, so equality is not shown: {error}", tuple(notes))
+        notes.append(sentence(str(error)))
+        return Proofs(results, CANNOT_RUN, tuple(notes))
     return Proofs(results, NO_PROOF, tuple(notes))
 
 
@@ -91,7 +95,7 @@ def judge(site: Site, equivalence: Equivalence | None, why_not: str) -> Judgemen
         return Judgement("convert", "unsafe", equivalence, _join(why, site.reason))
     if equivalence.status == "failed":
         return Judgement("convert", "unproven", None, _join(why, site.reason))
-    return Judgement("refuse", None, equivalence, why)
+    return Judgement("refuse", None, equivalence, why, DIFFERENT)
 
 
 def sentence(text: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,9 +12,17 @@ from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm
 from normport.codemods.edit import apply_plan
 from normport.codemods.model import EditResult, RefusedEdit, Site
 from normport.tools.discover import PythonFile, discover, shown_path
-from normport.tools.findings import FileError, FileResult, Finding, Report, Safety
+from normport.tools.findings import (
+    FileError,
+    FileResult,
+    Finding,
+    Report,
+    Safety,
+    with_lost_comments,
+)
 from normport.tools.judge import NO_PROOF, Judgement, Proofs, run_proofs
-from normport.tools.outside import OutsideUses, module_stem
+from normport.tools.neighbours import files_around, neighbourhood
+from normport.tools.outside import Target, Uses, find_uses
 from normport.tools.tree import FileChange, SourceTree
 
 Progress = Callable[[str, int, int], None]
@@ -188,36 +195,57 @@ def _text(data: bytes) -> str:
 
 
 def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) -> None:
-    """Tell each file with something to convert which of its names other files of its tree use;
-    a norm that they use is decided again, since not all of its uses are in its own file."""
-    convertible = [source for source in sources if source.convertible]
-    for root in {s.file.root for s in convertible}:
-        mine = [s for s in convertible if s.file.root == root]
-        uses = OutsideUses(_neighbours(root, mine, files), {module_stem(s.file.path) for s in mine})
-        for source in mine:
-            names = uses.names(source.file.path)
-            if "*" in names:
-                names |= {name.decode() for name in _DEFINED.findall(source.data)}
+    """Tell each file with something to convert which of its names other files use; a norm that
+    they use is decided again, since not all of its uses are in its own file."""
+    around: dict[tuple[Path, bool], list[tuple[_Source, Target]]] = {}
+    for source in sources:
+        if source.convertible:
+            path = source.file.path.resolve()
+            target = Target.of(path, source.data, _attributes(source.sites))
+            around.setdefault(neighbourhood(path), []).append((source, target))
+    for (folder, deep), members in around.items():
+        roots = {source.file.root for source, _ in members}
+        given = (file.path.resolve() for file in files if not deep and file.root in roots)
+        neighbours = sorted({*files_around(folder, deep), *given})
+        found = find_uses([target for _, target in members], neighbours)
+        for source, target in members:
+            uses = found[target.path]
+            names = frozenset(uses.names)
             source.options = replace(source.options, outside_uses=names)
             if names & {site.norm for site in source.sites}:
                 shown = shown_path(source.file.path, source.file.root)
                 source.sites = _sites(source.data, shown, source.options)
+            source.sites = tuple(
+                _unless_read(site, uses, (source.file.root, folder)) for site in source.sites
+            )
 
 
-_DEFINED = re.compile(rb"^(?:class|def|async def)[ \t]+(\w+)", re.MULTILINE)
+def _attributes(sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
+    for site in sites:
+        if site.verdict == "convert" and site.owner and site.attribute:
+            yield site.owner, site.attribute
 
 
-def _neighbours(
-    root: Path, sources: Collection[_Source], files: Sequence[PythonFile]
-) -> list[Path]:
-    """The files that may import from ``sources``: the vLLM package, or what lies beside them."""
-    tree = next(iter(sources)).file.tree
-    top = tree / "vllm" if tree else root
-    if tree is None and all(source.file.named for source in sources):
-        return sorted(path for path in top.glob("*.py") if path.is_file())
-    known = {file.path for file in files if file.root == root}
-    found, _ = discover([top])
-    return sorted(known | {file.path for file in found})
+def _unless_read(site: Site, uses: Uses, roots: Sequence[Path]) -> Site:
+    """The site, refused when another file does more with its attribute than to call it."""
+    reading = uses.readings.get((site.owner or "", site.attribute or ""))
+    if site.verdict != "convert" or reading is None:
+        return site
+    root = next((root for root in roots if reading.path.is_relative_to(root)), reading.path.parent)
+    other = reading.path.relative_to(root).as_posix()
+    why = f"{other}, which names {site.owner}, does not parse, so its uses are not seen"
+    if reading.line is not None:
+        why = f"`{reading.text}` is used in line {reading.line} of {other}, another file"
+    return replace(
+        site,
+        code="NP214",
+        verdict="refuse",
+        target=None,
+        reason=f"{site.norm}: {why}.",
+        edits=(),
+        imports={},
+        proof=None,
+    )
 
 
 def _lay_out(
@@ -238,6 +266,7 @@ def _lay_out(
     change = None
     if edited is not None and edited.source != source.data:
         change = FileChange(file.relative, source.data, edited.source)
+        findings = with_lost_comments(findings, _text(source.data), edited.lost_comments)
     return FileResult(
         file=file.path,
         root=file.root,
@@ -292,7 +321,7 @@ def _finding(file: PythonFile, shown: str, site: Site, judgement: Judgement) -> 
         shown=shown,
         line=site.line,
         column=site.column,
-        code=site.code,
+        code=judgement.code or site.code,
         norm=site.norm,
         computes=site.computes,
         verdict=judgement.verdict,

@@ -36,7 +36,11 @@ def sentence(finding: Finding) -> str:
         text = f"{finding.norm} is a standard layer."
     else:
         text = f"{finding.norm} stays."
-    return f"{text} {finding.reason}" if finding.reason else text
+    if finding.reason:
+        text += f" {finding.reason}"
+    if finding.lost_comments:
+        text += f" Comments that go with the class: {' '.join(finding.lost_comments)}"
+    return text
 
 
 def _message(text: str) -> str:

@@ -29,6 +29,7 @@ def _finding(finding: Finding, color: bool) -> str:
         lines.append(f"    proof: {ulps(finding.equivalence)}")
     if finding.reason:
         lines.append(f"    {finding.reason}")
+    lines += [f"    lost with the class: {comment}" for comment in finding.lost_comments]
     return "".join(f"{line}\n" for line in lines)
 
 
