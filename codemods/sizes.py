@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cached_property
 
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.uses import family
 
 _SAME_SIZE = {
     "contiguous", "clone", "detach", "to", "float", "half", "bfloat16", "type", "type_as",
@@ -46,6 +48,8 @@ _LAYERS = {
     "LayerNorm": _Layer(0, "normalized_shape"),
 }
 
+_HOMES = ("torch.nn", "vllm.model_executor.layers.")
+
 Env = dict[str, str | None]
 
 
@@ -62,14 +66,17 @@ class SizeInference:
         self._found: list[str | None] = []
         self._attribute = ""
         self._local: set[str] = set()
+        self._unsteady: set[str] = set()
 
     def infer(self, attribute: str, site: ast.expr) -> tuple[str | None, str]:
         """The size expression for ``self.attribute`` built at ``site``, or None and why not."""
         self._attribute = attribute
         self._found = []
+        self._nested(self.init)
         for method in self.node.body:
             if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method != self.init:
                 self._local = _stored(method) | _parameters(method)
+                self._unsteady = _bound_oddly(method)
                 self._block(method.body, {})
         if not self._found:
             return None, f"no call of self.{attribute} is seen in {self.node.name}"
@@ -120,8 +127,15 @@ class SizeInference:
                 for name in names:
                     sizes = {branch.get(name) for branch in branches}
                     env[name] = sizes.pop() if len(sizes) == 1 else None
-            case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
+            case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef() | ast.Match():
                 self._nested(node)
+                for name in _stored(node):
+                    env[name] = None
+            case ast.Expr(value=ast.Call(func=ast.Attribute() as function)):
+                self._visit(node.value, env)
+                changed = function.value
+                if function.attr.endswith("_") and isinstance(changed, ast.Name):
+                    env[changed.id] = None
             case _:
                 for name in _stored(node):
                     env[name] = None
@@ -195,7 +209,7 @@ class SizeInference:
     def _size(self, node: ast.expr, env: Env) -> str | None:
         match node:
             case ast.Name():
-                return env.get(node.id)
+                return None if node.id in self._unsteady else env.get(node.id)
             case ast.Call():
                 return self._call_size(node, env)
             case ast.BinOp():
@@ -272,15 +286,18 @@ class SizeInference:
         ]
         if len(built) != 1 or not isinstance(built[0], ast.Call):
             return None
+        if self.module.enclosing(built[0], ast.FunctionDef, ast.Lambda) is not self.init:
+            return None  # its arguments are another scope's names
         call = built[0]
-        kind = (self.module.qualified(call.func) or "").rsplit(".", 1)[-1]
-        local = kind in self.module.classes
-        layer = _LAYERS.get(kind) if not local else None
+        home, _, kind = (self.module.qualified(call.func) or "").rpartition(".")
+        layer = _LAYERS.get(kind) if home.startswith(_HOMES) else None
         if layer is None:
             return None
         keywords = {k.arg: k.value for k in call.keywords}
         if layer.gathers and ast.unparse(keywords.get("gather_output", call)) != "True":
             return None, True
+        if any(isinstance(argument, ast.Starred) for argument in call.args):
+            return None
         size = keywords.get(layer.keyword)
         if size is None and len(call.args) > layer.position:
             size = call.args[layer.position]
@@ -288,7 +305,10 @@ class SizeInference:
         return (_text(size) if size is not None else None), pair
 
     def _assigned(self, attribute: str) -> list[ast.expr]:
-        """Everything that the class ever assigns to ``self.attribute``."""
+        """Everything that the class ever assigns to ``self.attribute``; nothing when the file
+        may also set it in another way."""
+        if self._set_oddly(attribute):
+            return []
         found: list[ast.expr] = []
         for node in ast.walk(self.node):
             targets: list[ast.expr] = []
@@ -307,6 +327,27 @@ class SizeInference:
                 ):
                     found.append(value)
         return found
+
+    def _set_oddly(self, attribute: str) -> bool:
+        """Whether the attribute is set otherwise than by a plain ``self.attribute = value`` of
+        this class: unpacked, deleted, set from outside, by a relative or through setattr."""
+        for node in self.module.attributes.get(attribute, []):
+            if isinstance(node.ctx, ast.Load):
+                continue
+            owner = self.module.enclosing(node, ast.ClassDef)
+            on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+            if on_self and owner not in (None, *self._family):
+                continue
+            plain = isinstance(self.module.parents[node], ast.Assign | ast.AnnAssign)
+            if not on_self or owner is not self.node or not plain:
+                return True
+        return any(
+            isinstance(node, ast.Name) and node.id == "setattr" for node in ast.walk(self.node)
+        )
+
+    @cached_property
+    def _family(self) -> set[ast.AST]:
+        return family(self.module, self.node)
 
     # From a method's scope to the constructor's
 
@@ -385,7 +426,18 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 def _text(node: ast.expr) -> str | None:
     text = ast.unparse(node)
-    return None if text == "-1" else text
+    return None if text == "-1" or isinstance(node, ast.Starred) else text
+
+
+def _bound_oddly(node: ast.AST) -> set[str]:
+    """Names that an expression or a nested function may bind behind a statement's back."""
+    found: set[str] = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.NamedExpr) and isinstance(part.target, ast.Name):
+            found.add(part.target.id)
+        elif isinstance(part, ast.Global | ast.Nonlocal):
+            found.update(part.names)
+    return found
 
 
 def _stored(node: ast.AST) -> set[str]:

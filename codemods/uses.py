@@ -224,14 +224,14 @@ def called_elsewhere(module: ModuleInfo, bound: Binding) -> int | None:
 
 
 def _loads(module: ModuleInfo, bound: Binding) -> list[ast.Attribute]:
-    family = _family(module, bound.owner)
+    related = family(module, bound.owner)
     found: list[ast.Attribute] = []
     for node in module.attributes.get(bound.attribute, []):
         if not isinstance(node.ctx, ast.Load):
             continue
         outer = module.enclosing(node, ast.ClassDef)
         on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
-        if not on_self or outer is None or outer in family or _within(module, node, bound.owner):
+        if not on_self or outer is None or outer in related or _within(module, node, bound.owner):
             found.append(node)
     return found
 
@@ -241,13 +241,13 @@ def _called(module: ModuleInfo, node: ast.Attribute) -> bool:
     return isinstance(parent, ast.Call) and parent.func is node
 
 
-def _family(module: ModuleInfo, owner: ast.ClassDef) -> set[ast.AST]:
+def family(module: ModuleInfo, owner: ast.ClassDef) -> set[ast.AST]:
     """The class with its bases and subclasses in the file, over any number of steps."""
     by_name: dict[str, set[ast.AST]] = {}
     nodes = [node for node in module.parents if isinstance(node, ast.ClassDef)]
     for node in nodes:
         by_name.setdefault(node.name, set()).add(node)
-    family: set[ast.AST] = {owner}
+    members: set[ast.AST] = {owner}
     grown = True
     while grown:
         grown = False
@@ -255,10 +255,10 @@ def _family(module: ModuleInfo, owner: ast.ClassDef) -> set[ast.AST]:
             related: set[ast.AST] = {node}
             for base in node.bases:
                 related |= by_name.get(_base_name(base), set())
-            if related & family and not related <= family:
-                family |= related
+            if related & members and not related <= members:
+                members |= related
                 grown = True
-    return family
+    return members
 
 
 def _base_name(node: ast.expr) -> str:

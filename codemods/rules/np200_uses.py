@@ -144,7 +144,7 @@ RULES = (
             _NORM,
             (
                 _CALL,
-                "if self.late is None:\n            self.late = LocalNorm(8)\n        return self.late(x)",
+                "self.late = LocalNorm(8)\n        return self.late(x)",
             ),
             (_BUILD, "self.late = None"),
         ),

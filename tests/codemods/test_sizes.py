@@ -157,3 +157,51 @@ def test_called_outside_of_its_class() -> None:
     source += "\n\ndef other(layer, x):\n    return layer.norm(x)\n"
     found = [s for s in find_sites(source.encode(), "m.py") if s.norm == "N"]
     assert [s.code for s in found] == ["NP207"]
+
+
+SET_ODDLY = {
+    "unpacked": "self.proj, self.other = nn.Linear(1, config.b), nn.Linear(1, config.c)",
+    "setattr": "self.proj = nn.Linear(1, config.b)\nsetattr(self, 'proj', config.other)",
+    "in another method": "self._build(config.a, config.b)",
+    "imported Linear": "self.proj = Linear(1, config.b)",
+    "starred": "self.proj = nn.Linear(*config.sizes)",
+}
+
+
+@pytest.mark.parametrize("init", SET_ODDLY.values(), ids=SET_ODDLY)
+def test_layers_that_are_not_plainly_built(init: str) -> None:
+    source = module(f"self.norm = N(config.eps)\n{init}", "return self.norm(self.proj(x))")
+    source = source.replace("HEAD_DIM =", "from other import Linear\n\nHEAD_DIM =")
+    source += "\n    def _build(self, a, b):\n        self.proj = nn.Linear(a, b)\n"
+    if "_build" not in init:
+        source = source.replace("self.proj = nn.Linear(a, b)", "pass")
+    found = [s for s in find_sites(source.encode(), "m.py") if s.norm == "N"]
+    assert [s.code for s in found] == ["NP207"]
+
+
+UNSTEADY = {
+    "match": "match x:\n    case 1:\n        return self.norm(x.view(-1, 3))\n"
+    "return self.norm(x.view(-1, self.head_dim))",
+    "walrus": "y = x.view(-1, self.head_dim)\nif (y := x) is None:\n    pass\nreturn self.norm(y)",
+    "in place": "y = x.view(-1, self.head_dim)\ny.t_()\nreturn self.norm(y)",
+    "nonlocal": "y = x.view(-1, self.head_dim)\n\ndef f():\n    nonlocal y\n    y = x\n\nf()\n"
+    "return self.norm(y)",
+}
+
+
+@pytest.mark.parametrize("forward", UNSTEADY.values(), ids=UNSTEADY)
+def test_names_that_change_behind_a_statement(forward: str) -> None:
+    found = find_sites(module(SELF, forward).encode(), "m.py")
+    assert [s.code for s in found if s.norm == "N"] == ["NP207"]
+
+
+def test_head_dim_set_from_outside() -> None:
+    source = module(SELF, "return self.norm(x.view(-1, self.head_dim))")
+    source += "\n\ndef other(layer):\n    layer.head_dim = 3\n"
+    assert [s.code for s in find_sites(source.encode(), "m.py") if s.norm == "N"] == ["NP207"]
+
+
+def test_call_in_the_constructor() -> None:
+    init = SELF + "\nself.y = self.norm(config.x)"
+    source = module(init, "return self.norm(x.view(-1, self.head_dim))")
+    assert [s.code for s in find_sites(source.encode(), "m.py") if s.norm == "N"] == ["NP207"]
