@@ -6,9 +6,16 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 
+from normport.codemods.checks import (
+    Refused,
+    check_arguments,
+    check_class,
+    check_dtypes,
+    weight_objection,
+)
 from normport.codemods.evaluate import Evaluator
 from normport.codemods.expressions import bind_values
-from normport.codemods.model import Computes, Edit, ProofCase, Site
+from normport.codemods.model import Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.recognise import NotStandard, Recognised, recognise
 from normport.codemods.registry import NormSite, Target, conversion
@@ -18,22 +25,10 @@ from normport.codemods.uses import (
     Binding,
     binding,
     called_elsewhere,
-    cast_input,
-    class_objection,
     class_uses,
-    module_cast,
     objection,
 )
 from normport.codemods.values import Const, Source, Unknown, Value, Weight
-
-_OWN_METHODS = {"__init__", "forward", "extra_repr", "__repr__"}
-
-
-class _Refused(Exception):
-    def __init__(self, code: str, why: str, computes: Computes | None = None) -> None:
-        self.code = code
-        self.why = why
-        self.computes = computes
 
 
 class ClassReader:
@@ -94,7 +89,7 @@ class ClassReader:
         )
         try:
             return self._convert(call, bound, site)
-        except _Refused as refused:
+        except Refused as refused:
             reason = f"{self.node.name}: {refused.why}."
             return replace(site, code=refused.code, computes=refused.computes, reason=reason)
 
@@ -153,7 +148,7 @@ class ClassReader:
             why = f"it has a parameter `{extra[0]}` that the standard layer lacks"
             return NotStandard("NP206", why, read.computes)
         if read.weight is not None:
-            found = _weight_objection(read.weight, set(parameters), read.computes)
+            found = weight_objection(read.weight, set(parameters), read.computes)
             if found is not None:
                 return NotStandard(*found, read.computes)
         return read
@@ -164,28 +159,28 @@ class ClassReader:
         if read is None:
             return None
         if isinstance(read, NotStandard):
-            raise _Refused(read.code, read.why, read.computes)
+            raise Refused(read.code, read.why, read.computes)
         computes = read.computes
         rule = conversion(computes)
         if rule is None or rule.target is None:
-            raise _Refused("NP213", f"it adds {computes.offset:g} to its weight", computes)
-        self._check_class(self._reached, computes)
+            raise Refused("NP213", f"it adds {computes.offset:g} to its weight", computes)
+        check_class(self.module, self.node, self.uses, self._reached, computes)
         if self.outside:
             why = "other files import it, so its uses are not all seen here"
-            raise _Refused("NP220", why, computes)
+            raise Refused("NP220", why, computes)
         if bound is None:
             why = "it is not stored in an attribute of self, so its calls are not seen"
-            raise _Refused("NP209", why, computes)
+            raise Refused("NP209", why, computes)
         found = objection(self.module, bound)
         if found is not None:
-            raise _Refused(found.code, found.why, computes)
+            raise Refused(found.code, found.why, computes)
         if bound.init.name != "__init__":
             why = f"it is built in {bound.init.name}, where no vLLM config need be set"
-            raise _Refused("NP222", why, computes)
-        self._check_dtypes(bound, computes)
+            raise Refused("NP222", why, computes)
+        check_dtypes(self.module, bound, computes)
         size = self._size(read, bound, call, arguments)
         target = rule.target(NormSite(computes, size, computes.eps or ""), self.unsafe)
-        self._check_arguments(call, target.text, computes)
+        check_arguments(self.module, call, target.text, computes)
         proof, why_not = self._proof(call, arguments, read, target, size)
         reason = target.reason
         if why_not is not None:
@@ -202,44 +197,18 @@ class ClassReader:
             proof=proof,
         )
 
-    def _check_dtypes(self, bound: Binding, computes: Computes) -> None:
-        """Where the dtypes are what the rules take them for: the run's, and the same for both."""
-        if computes.multiply_in == "input dtype":
-            line = cast_input(self.module, bound)
-            if line is not None:
-                why = (
-                    f"its input is converted to another dtype before line {line}, and the local "
-                    "class multiplies in the input's dtype, RMSNorm in the weight's"
-                )
-                raise _Refused("NP208", why, computes)
-        if computes.multiply_in == "float32" and computes.weight == "scale":
-            line = module_cast(self.module)
-            if line is not None:
-                why = f"a module is converted in line {line}, and a float32 weight with it"
-                raise _Refused("NP222", why, computes)
-
-    def _check_arguments(self, call: ast.Call, target: str, computes: Computes) -> None:
-        """Every argument that may do something is evaluated once, as before."""
-        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-            acts = [n for n in ast.walk(argument) if isinstance(n, ast.Call | ast.NamedExpr)]
-            acts = [n for n in acts if not _only_looks(n)]
-            text = self.module.segment(argument)
-            if acts and target.count(text) != 1:
-                why = f"its argument `{text}` would not be evaluated once as it is now"
-                raise _Refused("NP215", why, computes)
-
     def _bind(self, call: ast.Call) -> dict[str, Value]:
         """The constructor's parameters as this call fills them, defaults included."""
         if any(isinstance(a, ast.Starred) for a in call.args) or any(
             k.arg is None for k in call.keywords
         ):
-            raise _Refused("NP215", "its arguments are spread with * or **")
+            raise Refused("NP215", "its arguments are spread with * or **")
         init = self._init()
         if init is not None and (init.args.posonlyargs or not init.args.args):
-            raise _Refused("NP215", "its constructor's parameters are unusual")
+            raise Refused("NP215", "its constructor's parameters are unusual")
         if init is None:
             if call.args or call.keywords:
-                raise _Refused("NP215", "it is called with arguments but has no constructor")
+                raise Refused("NP215", "it is called with arguments but has no constructor")
             return {}
         names = [p.arg for p in init.args.args[1:]]
         positional = [
@@ -247,7 +216,7 @@ class ClassReader:
         ]
         keywords = {k.arg: self._value(k.value, k.arg) for k in call.keywords if k.arg}
         if len(call.args) > len(names):
-            raise _Refused("NP215", "its call does not fit its constructor")
+            raise Refused("NP215", "its call does not fit its constructor")
         parameters = ast.arguments(
             posonlyargs=[],
             args=init.args.args[1:],
@@ -259,7 +228,7 @@ class ClassReader:
         )
         bound = bind_values(parameters, positional, keywords, self._default)
         if bound is None:
-            raise _Refused("NP215", "its call does not fit its constructor")
+            raise Refused("NP215", "its call does not fit its constructor")
         return bound
 
     def _init(self) -> ast.FunctionDef | None:
@@ -288,51 +257,6 @@ class ClassReader:
                 return Const(constant.value, text=self.module.segment(constant))
             return Unknown(f"the default `{ast.unparse(node)}`")
 
-    def _check_class(self, reached: set[str], computes: Computes) -> None:
-        node = self.node
-        if node.decorator_list:
-            text = ast.unparse(node.decorator_list[0])
-            raise _Refused("NP211", f"it is decorated with @{text}", computes)
-        bases = [self.module.qualified(base) for base in node.bases]
-        if bases != ["torch.nn.Module"] or node.keywords:
-            text = ", ".join(ast.unparse(base) for base in node.bases) or "nothing"
-            raise _Refused("NP211", f"it inherits from {text}, not from nn.Module alone", computes)
-        found = class_objection(self.module, node, self.uses)
-        if found is not None:
-            raise _Refused(found.code, found.why, computes)
-        self._check_body(reached, computes)
-
-    def _check_body(self, reached: set[str], computes: Computes) -> None:
-        """Nothing but the constructor, forward, what they call, and how it prints."""
-        inside = set(ast.walk(self.node))
-        names: list[str] = []
-        for statement in self.node.body:
-            if isinstance(statement, ast.FunctionDef):
-                names.append(statement.name)
-            elif isinstance(statement, ast.AnnAssign | ast.Assign | ast.Pass):
-                continue
-            elif not (
-                isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-            ):
-                why = f"its body has a statement in line {statement.lineno} that is not followed"
-                raise _Refused("NP211", why, computes)
-        if len(set(names)) != len(names):
-            raise _Refused("NP221", "one of its methods is defined twice", computes)
-        for statement in self.node.body:
-            if not isinstance(statement, ast.FunctionDef):
-                continue
-            name = statement.name
-            for part in self.module.attributes.get(name, []):
-                if part not in inside and name not in _OWN_METHODS:
-                    why = f"its method {name} is used in line {part.lineno}"
-                    raise _Refused("NP214", why, computes)
-            if name not in _OWN_METHODS | reached:
-                why = f"its method {name} has a meaning of its own to whoever calls it"
-                raise _Refused("NP211", why, computes)
-            if statement.decorator_list and name in ("__init__", "forward"):
-                text = ast.unparse(statement.decorator_list[0])
-                raise _Refused("NP211", f"its {name} is decorated with @{text}", computes)
-
     def _size(
         self, read: Recognised, bound: Binding, call: ast.Call, arguments: Mapping[str, Value]
     ) -> str:
@@ -347,12 +271,12 @@ class ClassReader:
         if line is not None:
             why = f"self.{bound.attribute} is also called outside of its class, in line {line}"
             hint = f"{why}; give its size with --dim {bound.owner.name}.{bound.attribute}=EXPR"
-            raise _Refused("NP207", hint, read.computes)
+            raise Refused("NP207", hint, read.computes)
         inference = SizeInference(self.module, bound.owner, bound.init)
         inferred, why = inference.infer(bound.attribute, call)
         if inferred is None:
             hint = f"{why}; give it with --dim {bound.owner.name}.{bound.attribute}=EXPR"
-            raise _Refused("NP207", hint, read.computes)
+            raise Refused("NP207", hint, read.computes)
         return inferred
 
     def _edit(self, node: ast.expr, new: str) -> Edit:
@@ -413,34 +337,3 @@ class ClassReader:
             eps=float(eps_value) if isinstance(eps_value, int | float) else None,
         )
         return case, None
-
-
-def _only_looks(node: ast.AST) -> bool:
-    """``getattr(config, "x", 1)`` and conversions: calls that only give a value."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("getattr", "int", "float", "len", "max", "min", "bool")
-    )
-
-
-def _weight_objection(
-    weight: Weight, names: set[str], computes: Computes
-) -> tuple[str, str] | None:
-    if weight.buffer:
-        return "NP212", "its weight is a buffer"
-    if names != {"weight"}:
-        return "NP206", f"its parameter is called `{min(names, default='?')}`, not `weight`"
-    if len(weight.shape) != 1:
-        return "NP206", "its weight is not one-dimensional"
-    size = weight.shape[0]
-    if isinstance(size, Const) and not isinstance(size.value, int):
-        return "NP206", "its weight is not one-dimensional"
-    if size == Const(1):
-        return "NP206", "its weight is a scalar"
-    if not isinstance(size, Const | Source):
-        why = size.why if isinstance(size, Unknown) else "a computed value"
-        return "NP206", f"the size of its weight is not known: {why}"
-    if weight.dtype == "other" or (weight.dtype == "float32" and computes.weight == "offset"):
-        return "NP206", "its weight is stored in a dtype of its own"
-    return None
