@@ -74,6 +74,7 @@ def series(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "checkout" / "tests").mkdir(parents=True)
     return fill(tmp_path / "checkout", BEFORE)
 
 
@@ -184,7 +185,10 @@ def test_half_applied(checkout: Path, series: Path) -> None:
     fill(checkout, {LAYERS: AFTER[LAYERS]})
     found = status(checkout, series)[0]
     assert found.status == "conflict"
-    assert found.reason == f"Half applied: {LAYERS} is as the patch leaves it, {OPS} is not."
+    assert found.reason == (
+        f"Half applied: {LAYERS} is as the patch leaves it, {OPS} is not; put back {LAYERS} as "
+        "the release has it and apply the series again."
+    )
 
 
 def test_a_patch_without_a_change_is_a_no_op(checkout: Path, tmp_path: Path) -> None:
@@ -220,6 +224,43 @@ def test_apply(checkout: Path, series: Path) -> None:
     again = apply_series(checkout, series)
     assert [entry.status for entry in again] == ["obsolete", "obsolete", "clean"]
     assert contents(checkout) == AFTER
+
+
+def test_with_an_optional_patch_on_top(checkout: Path, series: Path) -> None:
+    with_optional = {**AFTER, MODEL: OPTIONAL.changes[0].after}
+    fill(checkout, with_optional)
+    assert seen(checkout, series) == ["obsolete"] * 3
+    assert status(checkout, series)[1].reason == (
+        "Its changes are already there, with those of a later patch on top."
+    )
+    apply_series(checkout, series)
+    assert contents(checkout) == with_optional
+    fill(checkout, {LAYERS: BEFORE[LAYERS], OPS: BEFORE[OPS]})
+    (checkout / TEST).unlink()
+    assert seen(checkout, series) == ["clean", "obsolete", "obsolete"]
+    apply_series(checkout, series)
+    assert contents(checkout) == with_optional
+
+
+def test_patches_on_top_of_each_other_are_all_obsolete(checkout: Path, tmp_path: Path) -> None:
+    tree = SourceTree(tmp_path, None, "x", git=False, writable=False)
+    steps = [BEFORE[MODEL].replace(b"z = 1", b"z = %d" % n) for n in (1, 2, 3)]
+    patches = [
+        replace(SECOND, name=str(n), changes=(FileChange(MODEL, steps[n], steps[n + 1]),))
+        for n in (0, 1)
+    ]
+    write_series(tmp_path / "steps", tree, patches)
+    fill(checkout, {MODEL: steps[2]})
+    found = [entry.status for entry in status(checkout, tmp_path / "steps")]
+    assert found == ["obsolete", "obsolete"]
+
+
+def test_an_installed_vllm_gets_no_tests(tmp_path: Path, series: Path) -> None:
+    installed = fill(tmp_path / "site-packages", BEFORE)
+    assert [entry.status for entry in status(installed, series)] == ["clean"] * 3
+    apply_series(installed, series)
+    assert contents(installed) == {path: c for path, c in AFTER.items() if path != TEST}
+    assert [entry.status for entry in status(installed, series)][:2] == ["obsolete"] * 2
 
 
 def test_apply_leaves_out_what_is_obsolete(checkout: Path, series: Path) -> None:

@@ -506,7 +506,10 @@ def test_a_checkout_without_write_permission(
     finally:
         for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
             folder.chmod(0o755)
-    assert message == f"{root} cannot be written (Permission denied): no file was changed."
+    assert message == (
+        f"{root} cannot be written (Permission denied): no file was changed; make it writable, or "
+        "work on a copy of it."
+    )
     assert contents(root) == BEFORE
 
 
@@ -517,7 +520,9 @@ def test_one_folder_without_write_permission(tree: Path, tmp_path: Path) -> None
     (tree / "vllm/sub").chmod(0o555)
     message = as_nobody(lambda: apply_changes(tree, CHANGES))
     (tree / "vllm/sub").chmod(0o755)
-    assert message == "vllm/sub/c.py cannot be written (Permission denied): no file was changed."
+    assert message == (
+        f"vllm/sub/c.py in {tree} cannot be written (Permission denied): no file was changed."
+    )
     assert contents(tree) == BEFORE
 
 
@@ -527,7 +532,10 @@ def test_write_protected_and_unreadable_files(tree: Path, tmp_path: Path) -> Non
         os.chmod(path, 0o777)
     (tree / "vllm/b.py").chmod(0o444)
     message = as_nobody(lambda: apply_changes(tree, CHANGES))
-    assert message == "vllm/b.py is write-protected: no file was changed."
+    assert message == (
+        "vllm/b.py is write-protected: no file was changed; make it writable, or work on a copy of "
+        "the tree."
+    )
     (tree / "vllm/b.py").chmod(0o222)
     message = as_nobody(lambda: apply_changes(tree, CHANGES))
     assert message == "vllm/b.py cannot be read (Permission denied): no file was changed."
@@ -541,7 +549,10 @@ def test_a_read_only_file_system(mounted: Callable[[str], Path]) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
     with pytest.raises(UserError) as caught:
         apply_changes(root, CHANGES)
-    expected = f"{root} cannot be written (Read-only file system): no file was changed."
+    expected = (
+        f"{root} cannot be written (Read-only file system): no file was changed; make it "
+        "writable, or work on a copy of it."
+    )
     assert str(caught.value) == expected
     assert contents(root) == BEFORE
 
@@ -551,7 +562,9 @@ def test_a_full_disk(mounted: Callable[[str], Path]) -> None:
     large = FileChange("vllm/b.py", BEFORE["vllm/b.py"], b"#" * 100_000)
     with pytest.raises(UserError) as caught:
         apply_changes(root, [*CHANGES[:3], large])
-    expected = "vllm/b.py cannot be written (No space left on device): no file was changed."
+    expected = (
+        f"vllm/b.py in {root} cannot be written (No space left on device): no file was changed."
+    )
     assert str(caught.value) == expected
     assert contents(root) == BEFORE
     apply_changes(root, CHANGES)
@@ -569,7 +582,7 @@ def test_a_file_size_limit(tree: Path) -> None:
 
     status, text = in_child(task)
     assert status == 0
-    assert text == "vllm/b.py cannot be written (File too large): no file was changed."
+    assert text == f"vllm/b.py in {tree} cannot be written (File too large): no file was changed."
     assert contents(tree) == BEFORE
 
 

@@ -7,7 +7,6 @@ Whatever is slow to import is imported inside the command that needs it, so that
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +30,9 @@ from normport.tools.options import (
     Strict,
     Unsafe,
     Write,
+    folder_option,
 )
-from normport.tools.terminal import ReaderGoneError, write_text
+from normport.tools.terminal import ReaderGoneError, note, prepare_streams, silence, write_text
 
 DONE, LEFT, FAILED = 0, 1, 2
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -55,7 +55,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        print(f"normport {version('normport')}")
+        write_text(f"normport {version('normport')}\n")
         raise typer.Exit
 
 
@@ -135,7 +135,12 @@ def backport(
 
 @app.command()
 def port(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the patch series.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", parser=folder_option, help="Folder for the patch series."
+        ),
+    ],
     source: Annotated[
         str | None, typer.Argument(help="Checkout, vllm folder, or release such as vllm==0.29.0.")
     ] = None,
@@ -165,21 +170,28 @@ def port(
 
 
 @series_app.command("status")
-def series_status(checkout: Checkout, series: SeriesFolder = None) -> None:
+def series_status(
+    checkout: Checkout = None, series: SeriesFolder = None, installed: Installed = False
+) -> None:
     """What each patch would do there: clean, obsolete, conflict or no-op."""
     from normport.tools.series_commands import series_status_command
 
-    raise typer.Exit(series_status_command(checkout, series))
+    raise typer.Exit(series_status_command(checkout, series, installed=installed))
 
 
 @series_app.command("apply")
 def series_apply(
-    checkout: Checkout, series: SeriesFolder = None, allow_dirty: AllowDirty = False
+    checkout: Checkout = None,
+    series: SeriesFolder = None,
+    installed: Installed = False,
+    allow_dirty: AllowDirty = False,
 ) -> None:
     """Apply the series to a checkout: every patch or none, without a commit."""
     from normport.tools.series_commands import series_apply_command
 
-    raise typer.Exit(series_apply_command(checkout, series, allow_dirty=allow_dirty))
+    raise typer.Exit(
+        series_apply_command(checkout, series, installed=installed, allow_dirty=allow_dirty)
+    )
 
 
 @app.command()
@@ -197,6 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # A run is short and its large syntax trees hold no cycles: looking for some would cost a
     # quarter of the time.
     gc.disable()
+    prepare_streams()
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
 
@@ -213,7 +226,7 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except (ReaderGoneError, BrokenPipeError):
         # The reader went away; keep the interpreter's own flush at exit from complaining.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -222,13 +235,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _usage(error: typer.TyperException) -> int:
-    message = " ".join(error.format_message().split())
+    # The parser of option values is pydantic's, which begins its sentences with these words.
+    message = " ".join(error.format_message().split()).replace("Value error, ", "")
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.format_message(), file=sys.stderr)
+        note(error.format_message())
         return FAILED
     return _fail(message)
 
 
 def _fail(message: str) -> int:
-    print(f"error: {message.rstrip('.')}.", file=sys.stderr)
+    note(f"error: {message.rstrip('.')}.")
     return FAILED

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from normport.tools.diffs import git_diff
 from normport.tools.discover import argument_root, shown_path
@@ -16,7 +17,10 @@ from normport.tools.options import OutputFormat
 from normport.tools.pipeline import Settings, run
 from normport.tools.terminal import colour_wanted, note, progress, write_bytes, write_text
 from normport.tools.tree import FileChange
-from normport.tools.workspace import apply_changes, recover, was_interrupted
+from normport.tools.workspace import apply_everywhere, recover, was_interrupted
+
+if TYPE_CHECKING:
+    from normport.codemods.model import Site
 
 DONE, LEFT, FAILED = 0, 1, 2
 
@@ -66,6 +70,46 @@ def parse_dims(texts: Sequence[str] | None) -> dict[str, str]:
     return dims
 
 
+def check_dims(dims: Mapping[str, str], report: Report) -> None:
+    """Whether each ``--dim`` was for a norm of the files, and needed.
+
+    Raises UserError for one that names no weightless norm, or one whose size is known.
+    """
+    if not dims or report.errors:
+        return
+    held = {
+        f"{site.owner}.{site.attribute}": (result, site)
+        for result in report.results
+        for site in result.sites
+        if site.owner and site.attribute and site.computes and site.computes.weight == "none"
+    }
+    for name, text in dims.items():
+        if name not in held:
+            known = f"they are {', '.join(sorted(held))}" if held else "the files have none"
+            raise UserError(
+                f"--dim {name}={text} names no weightless norm by the class that holds it and the "
+                f"attribute there; {known}."
+            )
+        result, site = held[name]
+        inferred = _without_dims(result, site)
+        if inferred is not None and inferred != site.target:
+            raise UserError(
+                f"--dim {name}={text}: the size of {name} is inferred, which makes it {inferred}; "
+                f"drop --dim {name}."
+            )
+
+
+def _without_dims(result: FileResult, site: Site) -> str | None:
+    """What the site becomes when its size is left to be inferred; None when it cannot be."""
+    from normport.codemods.analyze import find_sites
+
+    data = result.change.before if result.change else result.file.read_bytes()
+    for other in find_sites(data or b"", str(result.file)):
+        if (other.line, other.column) == (site.line, site.column):
+            return other.target if other.verdict == "convert" else None
+    return None
+
+
 def rewrite_command(request: Request, output_format: OutputFormat) -> int:
     """Carry out ``scan`` or ``rewrite`` and return the exit status."""
     if request.diff and request.write:
@@ -82,6 +126,7 @@ def rewrite_command(request: Request, output_format: OutputFormat) -> int:
             progress=show,
         )
         report = run(request.paths, settings)
+    check_dims(settings.dims, report)
     for error in report.errors:
         note(f"error: {error.message}")
     for line in report.notes:
@@ -119,13 +164,12 @@ def say_recovered(root: Path) -> None:
 
 
 def _write(changed: Sequence[FileResult], allow_dirty: bool) -> bool:
-    """Write each root's files at once; True when there was something to write."""
+    """Write the files of all roots, or none; True when there was something to write."""
     by_root: dict[Path, list[FileChange]] = {}
     for result in changed:
         assert result.change is not None
         by_root.setdefault(result.root, []).append(result.change)
-    for root, changes in by_root.items():
-        apply_changes(root, changes, allow_dirty=allow_dirty)
+    apply_everywhere(by_root, allow_dirty=allow_dirty)
     return bool(by_root)
 
 
@@ -157,9 +201,10 @@ def _summarise(report: Report, request: Request, written: bool) -> None:
         f"{counts['convert']} to convert, {counts['done']} standard already, "
         f"{counts['refuse']} refused."
     )
-    for result in report.changed:
-        for comment in result.lost_comments:
-            note(f"{result.findings[0].shown}: the removed class takes a comment along: {comment}")
+    for finding in report.findings:
+        for comment in finding.lost_comments:
+            where = f"{finding.shown}: {finding.norm}"
+            note(f"{where}: the removed class takes a comment along: {comment}")
     applied = sum(finding.applied for finding in report.findings)
     if written:
         note(f"Converted {many(applied, 'norm')} in {many(len(report.changed), 'file')}.")
@@ -168,10 +213,11 @@ def _summarise(report: Report, request: Request, written: bool) -> None:
     elif applied and not request.diff:
         note(f"{many(applied, 'norm')} can be converted with `normport rewrite --write`.")
     waiting = [f for f in report.findings if f.verdict == "convert" and not f.applied]
+    more = " more" if applied else ""
     for safety, option in (("unsafe", "--unsafe"), ("unproven", "--allow-unproven")):
         number = sum(finding.safety == safety for finding in waiting)
         if number:
-            note(f"{number} more with {option}.")
+            note(f"{number}{more} with `normport rewrite --write {option}`.")
 
 
 def many(number: int, what: str) -> str:

@@ -93,12 +93,20 @@ def with_lost_comments(
         if finding.applied:
             first.setdefault(finding.norm, number)
     for comment in comments if first else ():
-        above = before.partition(comment)[0]
-        definitions = _DEFINITION.findall(above)
-        number = first.get(definitions[-1] if definitions else "", min(first.values()))
+        number = first.get(_holder(before, comment), min(first.values()))
         lost = (*found[number].lost_comments, comment)
         found[number] = replace(found[number], lost_comments=lost)
     return found
+
+
+def _holder(text: str, comment: str) -> str:
+    """The class or function that holds the comment, or stands below it when it is not indented."""
+    above, _, below = text.partition(comment)
+    if above.endswith("\n") or not above:
+        found = _DEFINITION.search(below)
+        return found[1] if found else ""
+    names = _DEFINITION.findall(above)
+    return names[-1] if names else ""
 
 
 _DEFINITION = re.compile(r"^(?:class|def|async def)[ \t]+(\w+)", re.MULTILINE)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from normport.tools.errors import UserError
+
 
 class OutputFormat(StrEnum):
     """The values of ``--output-format``."""
@@ -18,9 +20,26 @@ class OutputFormat(StrEnum):
     sarif = "sarif"
 
 
+def path_argument(text: str) -> Path:
+    """The path that ``text`` names; UserError when it is empty, which Path takes for ``.``."""
+    if not text:
+        raise UserError("An empty path was given: name a file or a folder.")
+    return Path(text)
+
+
+def folder_option(text: str) -> Path:
+    """The same with ``~``, which a shell leaves as it is after ``--out=``, expanded."""
+    try:
+        return path_argument(text).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{text} names a user who has no home here: check the path.") from error
+
+
 Paths = Annotated[
     list[Path],
-    typer.Argument(metavar="PATH...", help="Python files, folders, or a vLLM checkout."),
+    typer.Argument(
+        metavar="PATH...", parser=path_argument, help="Python files, folders, or a vLLM checkout."
+    ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--output-format", help="How findings are printed.")]
 Diff = Annotated[bool, typer.Option("--diff", help="Print a diff for `git apply`, nothing else.")]
@@ -36,7 +55,11 @@ NoProof = Annotated[
 ]
 Dims = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="CLASS.attr=EXPR", help="Size of a weightless norm."),
+    typer.Option(
+        "--dim",
+        metavar="CLASS.attr=EXPR",
+        help="Size of a weightless norm; CLASS is the class that holds it in its attribute attr.",
+    ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 for refused sites as well.")]
 AllowDirty = Annotated[
@@ -46,9 +69,15 @@ Installed = Annotated[
     bool, typer.Option("--installed", help="Take the vLLM that is installed for this Python.")
 ]
 Checkout = Annotated[
-    str, typer.Argument(help="vLLM checkout, vllm folder, or a release such as vllm==0.29.0.")
+    str | None,
+    typer.Argument(help="vLLM checkout, vllm folder, or a release such as vllm==0.29.0."),
 ]
 SeriesFolder = Annotated[
     Path | None,
-    typer.Option("--series", metavar="DIR", help="The series; patches/VERSION when left out."),
+    typer.Option(
+        "--series",
+        metavar="DIR",
+        parser=folder_option,
+        help="The series; patches/VERSION when left out.",
+    ),
 ]

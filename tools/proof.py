@@ -7,6 +7,7 @@ a time and a memory limit per case (``normport.tools.proof_runner``).
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -25,7 +26,7 @@ Status = Literal["equal", "bounded", "different", "failed"]
 
 BOUND = (
     "2 ulp in float16 and bfloat16, 32 ulp in float32; "
-    "half the factor more where the normalised value is subnormal"
+    "half the factor more where the normalized value is subnormal"
 )
 
 # One thread, and vector code that is the same on every processor of a kind: the counts of
@@ -45,7 +46,7 @@ class DtypeResult:
     """Old and new in one run dtype.
 
     max_ulp: the largest distance in ulps of that dtype. max_ulp_normal: the same where the
-    normalised value is a normal number (a subnormal one has fewer digits). differing: elements
+    normalized value is a normal number (a subnormal one has fewer digits). differing: elements
     more than 0 apart.
     elements, inputs: how much was compared (not everything once it is known to differ).
     beyond: elements further apart than the bound.
@@ -103,6 +104,23 @@ def _brief(result: DtypeResult) -> dict[str, Any]:
     return {name: value for name, value in asdict(result).items() if name != "skipped" or value}
 
 
+INSTALL_TORCH = (
+    "install it (`pip install '.[proof]'` where normport's sources are), or pass "
+    "--no-proof --allow-unproven."
+)
+
+
+def check_torch() -> None:
+    """Tell at once, without loading torch, when there is none to run a proof with.
+
+    Raises UserError when torch is not installed for this Python.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise UserError(
+            f"The proof needs PyTorch, which is not installed for {sys.executable}: {INSTALL_TORCH}"
+        )
+
+
 def prove(
     cases: Sequence[ProofCase], tree: SourceTree | None, *, timeout_s: float = 120.0
 ) -> list[Equivalence]:
@@ -144,8 +162,8 @@ def _ask(
         answer = json.loads(line)
         if "no_torch" in answer:
             raise UserError(
-                f"the proof needs PyTorch, which {sys.executable} cannot import "
-                f"({answer['no_torch']}): pip install 'normport[proof]', or pass --no-proof"
+                f"The proof needs PyTorch, which {sys.executable} cannot import "
+                f"({answer['no_torch']}): {INSTALL_TORCH}"
             )
         if "partner" in answer:
             reason = f"{partner} could not be loaded: {answer['partner']}"

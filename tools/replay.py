@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -58,6 +58,8 @@ def status(checkout: Path, series: Path) -> list[PatchStatus]:
 def apply_series(checkout: Path, series: Path, *, allow_dirty: bool = False) -> list[PatchStatus]:
     """Apply the numbered patches to ``checkout``, all or none; obsolete ones are left out.
 
+    An installed vLLM gets no ``tests/``.
+
     Raises:
         UserError: as ``status`` and ``apply_changes`` do, and when a patch does not apply.
     """
@@ -72,16 +74,27 @@ def apply_series(checkout: Path, series: Path, *, allow_dirty: bool = False) -> 
 
 def _replay(checkout: Path, series: Path) -> tuple[list[PatchStatus], list[FileChange]]:
     manifest = load(series)
+    skipped = ("--exclude=tests/*",) if workspace.takes_no_tests(checkout) else ()
+    if skipped:
+        manifest = replace(
+            manifest,
+            patches=tuple(map(_without_tests, manifest.patches)),
+            optional=tuple(map(_without_tests, manifest.optional)),
+        )
     entries = [*manifest.patches, *manifest.optional]
     paths = sorted({transaction.checked_path(f.path) for entry in entries for f in entry.files})
     diffs = {entry.file: _diff(series, entry) for entry in entries}
     with _copy(checkout, paths) as copy:
         before = _contents(copy, paths)
-        statuses = [_try(copy, entry, diffs[entry.file]) for entry in manifest.patches]
+        statuses = [_try(copy, entry, diffs[entry.file], skipped) for entry in manifest.patches]
         after = _contents(copy, paths)
         for entry in manifest.optional:
-            statuses.append(_try(copy, entry, diffs[entry.file]))
+            statuses.append(_try(copy, entry, diffs[entry.file], skipped))
             _restore(copy, after)
+        if any(patch.status == "conflict" for patch in statuses):
+            _restore(copy, before)
+            there = _below_others(copy, entries, diffs, skipped)
+            statuses = [_obsolete(p) if p.file in there else p for p in statuses]
     changes = [
         FileChange(path, before[path], content)
         for path, content in after.items()
@@ -146,24 +159,47 @@ def _restore(copy: Path, contents: dict[str, bytes | None]) -> None:
             target.write_bytes(content)
 
 
-def _try(copy: Path, entry: PatchEntry, diff: bytes) -> PatchStatus:
+def _without_tests(entry: PatchEntry) -> PatchEntry:
+    files = tuple(file for file in entry.files if not workspace.is_test(file.path))
+    return replace(entry, files=files)
+
+
+def _below_others(
+    copy: Path, entries: Sequence[PatchEntry], diffs: dict[str, bytes], skipped: Sequence[str]
+) -> set[str]:
+    """The patches that are there below later ones: they come off once those have come off."""
+    found = set()
+    for entry in reversed(entries):
+        if diffs[entry.file] and _apply(copy, diffs[entry.file], *skipped, "--reverse") is None:
+            found.add(entry.file)
+    return found
+
+
+def _obsolete(patch: PatchStatus) -> PatchStatus:
+    if patch.status != "conflict":
+        return patch
+    reason = "Its changes are already there, with those of a later patch on top."
+    return replace(patch, status="obsolete", reason=reason, path=None, hunk=None)
+
+
+def _try(copy: Path, entry: PatchEntry, diff: bytes, skipped: Sequence[str]) -> PatchStatus:
     def verdict(
         status: Status, reason: str, path: str | None = None, hunk: str | None = None
     ) -> PatchStatus:
         return PatchStatus(entry.file, entry.order, entry.subject, status, reason, path, hunk)
 
-    if not diff:
+    if not diff or not entry.files:
         return verdict("no-op", "The patch holds no change.")
     paths = [file.path for file in entry.files]
     before = _contents(copy, paths)
     if all(digest(before[file.path]) == file.after for file in entry.files):
         return verdict("obsolete", "Every file is already as the patch leaves it.")
-    if _apply(copy, diff, "--check", "--reverse") is None:
+    if _apply(copy, diff, *skipped, "--check", "--reverse") is None:
         return verdict("obsolete", "Its changes are already there.")
     there = _already_defined(entry, before)
     if there is not None:
         return verdict("obsolete", f"The checkout already has its own {there}.")
-    failure = _apply(copy, diff)
+    failure = _apply(copy, diff, *skipped)
     if failure is None:
         if _contents(copy, paths) == before:
             return verdict("no-op", "It applies and changes nothing.")
@@ -224,7 +260,10 @@ def _conflict(
     done = [file.path for file in entry.files if digest(before[file.path]) == file.after]
     if done:
         left = next(file.path for file in entry.files if file.path not in done)
-        return f"Half applied: {done[0]} is as the patch leaves it, {left} is not."
+        return (
+            f"Half applied: {done[0]} is as the patch leaves it, {left} is not; put back "
+            f"{done[0]} as the release has it and apply the series again."
+        )
     if path is None:
         return f"git says: {failure.strip().splitlines()[0].removeprefix('error: ')}."
     if before.get(path) is None:

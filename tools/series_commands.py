@@ -4,21 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
 
-from normport.tools.commands import DONE, LEFT, accepted, many, parse_dims, say_recovered
+from normport.tools.commands import (
+    DONE,
+    LEFT,
+    accepted,
+    check_dims,
+    many,
+    parse_dims,
+    say_recovered,
+)
 from normport.tools.diffs import git_diff
 from normport.tools.errors import UserError
+from normport.tools.proof import check_torch
 from normport.tools.series import Obsolete, PatchStatus, apply_series, status, write_series
 from normport.tools.sources import resolve
 from normport.tools.terminal import note, progress, say, write_bytes
 from normport.tools.tree import SourceTree
-from normport.tools.workspace import apply_changes
+from normport.tools.workspace import apply_changes, is_test, takes_no_tests, was_interrupted
+
+if TYPE_CHECKING:  # imported for real it would make `series status` slow
+    from normport.tools.port import Series
 
 
-def _resolve(spec: str | None, installed: bool) -> SourceTree:
+def _resolve(spec: str | None, installed: bool, *, mend: bool) -> SourceTree:
+    """The tree that the user named.
+
+    mend: complete what an interrupted run left there; otherwise it is only told.
+    """
     tree = resolve(spec, installed=installed, note=note)
-    if tree.writable:
+    if tree.writable and mend:
         say_recovered(tree.root)
+    elif tree.writable and was_interrupted(tree.root):
+        note(
+            f"note: an interrupted run left {tree.root} half changed, which this run leaves as it "
+            "is; `normport series apply` completes it, and so does the command that was "
+            "interrupted."
+        )
     return tree
 
 
@@ -30,7 +54,7 @@ def backport_command(
 
     if diff and write:
         raise UserError("--diff and --write exclude each other; look at the diff first.")
-    tree = _resolve(checkout, installed)
+    tree = _resolve(checkout, installed, mend=write)
     if write and not tree.writable:
         raise UserError(f"{tree.origin} lies in the cache and is not changed; name a checkout.")
     result = backport(tree)
@@ -40,6 +64,8 @@ def backport_command(
         note(f"{result.status}: {result.reason}")
         return DONE
     changes = result.patch.changes
+    if tree.writable and takes_no_tests(tree.root):
+        changes = tuple(change for change in changes if not is_test(change.path))
     if diff:
         write_bytes(git_diff(changes))
         return LEFT
@@ -68,7 +94,9 @@ def port_command(
     from normport.tools.pipeline import Settings
     from normport.tools.port import plan_series
 
-    tree = _resolve(source, installed)
+    if not no_proof:
+        check_torch()
+    tree = _resolve(source, installed, mend=True)
     with progress() as show:
         settings = Settings(
             accept=accepted(unsafe=False, allow_unproven=allow_unproven),
@@ -77,7 +105,8 @@ def port_command(
             dims=parse_dims(dims),
             progress=show,
         )
-        series = plan_series(tree, only, settings)
+        series = plan_series(tree, [_in_tree(name, tree) for name in only], settings)
+    check_dims(settings.dims, series.report)
     dispatch = series.backport
     if dispatch.patch is None:
         note(f"backport: {dispatch.status}: {dispatch.reason}")
@@ -97,36 +126,66 @@ def port_command(
     counts = series.report.counts()
     applied = [finding for finding in series.report.findings if finding.applied]
     say(
-        f"norms: {len(applied)} converted in {many(len(series.report.changed), 'model file')}, "
-        f"{counts['refuse']} refused, {counts['done']} standard already"
+        f"norms in model files: {len(applied)} converted in "
+        f"{many(len(series.report.changed), 'file')}, {counts['refuse']} refused, "
+        f"{counts['done']} standard already"
     )
-    say(f"apply: git am {out}/*.patch")
-    say(f"proof: {out / 'manifest.json'}, and the Proof trailers of each patch")
+    # Plain `git am` would take the subject's [XPU] or [Model] for a mark of the mail, and drop it.
+    say(f"apply: git am --keep-non-patch {quote(str(out))}/*.patch")
+    say(f"proof: {_proof(series, out, no_proof)}")
     return LEFT if waiting else DONE
 
 
-def series_status_command(checkout: str, series: Path | None) -> int:
+def _in_tree(name: str, tree: SourceTree) -> str:
+    """An ``--only`` that is a path from the current folder, as a path in the tree."""
+    path, root = Path(name).resolve(), tree.root.resolve()
+    if path.is_file() and path.is_relative_to(root):
+        return path.relative_to(root).as_posix()
+    return name
+
+
+def _proof(series: Series, out: Path, no_proof: bool) -> str:
+    keys = {key for patch in (*series.patches, *series.optional) for key, _ in patch.trailers}
+    if any(key.startswith("Proof") for key in keys):
+        return f"{out / 'manifest.json'}, and the Proof trailers of the converted models' patches"
+    if no_proof:
+        return "none was run (--no-proof)"
+    return "none was needed, since no norm was converted"
+
+
+def series_status_command(checkout: str | None, series: Path | None, *, installed: bool) -> int:
     """Carry out ``series status``: 0 unless a patch conflicts or is still to be applied."""
-    tree = _resolve(checkout, False)
+    tree = _resolve(checkout, installed, mend=False)
     folder = _folder(tree, series)
     states = status(tree.root, folder)
-    _print(states)
+    for state in states:
+        say(f"{state.status}: {state.file}: {state.reason}")
     waiting = (state for state in states if state.order is not None)
     return LEFT if any(state.status in {"clean", "conflict"} for state in waiting) else DONE
 
 
-def series_apply_command(checkout: str, series: Path | None, *, allow_dirty: bool) -> int:
+def series_apply_command(
+    checkout: str | None, series: Path | None, *, installed: bool, allow_dirty: bool
+) -> int:
     """Carry out ``series apply`` and return the exit status."""
-    tree = _resolve(checkout, False)
+    tree = _resolve(checkout, installed, mend=True)
     if not tree.writable:
         raise UserError(f"{tree.origin} lies in the cache and is not changed; name a checkout.")
-    _print(apply_series(tree.root, _folder(tree, series), allow_dirty=allow_dirty))
+    _tell_applied(apply_series(tree.root, _folder(tree, series), allow_dirty=allow_dirty))
     return DONE
 
 
-def _print(states: Sequence[PatchStatus]) -> None:
-    for state in states:
-        say(f"{state.status}: {state.file}: {state.reason}")
+def _tell_applied(states: Sequence[PatchStatus]) -> None:
+    numbered = [state for state in states if state.order is not None]
+    applied = [state.file for state in numbered if state.status == "clean"]
+    line = f"applied: {', '.join(applied) or 'nothing'}"
+    optional = [state.file for state in states if state.order is None and state.status == "clean"]
+    if optional:
+        line += f"; optional patches are left: {', '.join(optional)}"
+    say(line)
+    for state in numbered:
+        if state.status != "clean":
+            say(f"left out: {state.file}: {state.reason}")
 
 
 def _folder(tree: SourceTree, series: Path | None) -> Path:

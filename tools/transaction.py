@@ -69,8 +69,27 @@ def checked_path(path: str) -> str:
     return path
 
 
+@dataclass(frozen=True)
+class Work:
+    """The steps to carry out below ``root`` and where their journal lies."""
+
+    root: Path
+    steps: Sequence[Step]
+    journal: Path
+
+
 def commit(root: Path, steps: Sequence[Step], journal: Path) -> None:
-    """Carry out all ``steps`` below ``root`` or none of them.
+    """Carry out all ``steps`` below ``root`` or none of them; see ``commit_all``."""
+    commit_all([Work(root, steps, journal)])
+
+
+def commit_all(work: Sequence[Work]) -> None:
+    """Carry out all steps of all ``work`` or none of them.
+
+    Each root has its own journal; all of them are complete before the first file changes, and
+    none goes before the last file is changed. So what a killed run leaves is completed in every
+    root, except that, killed while it still wrote the new contents, it may leave some roots to be
+    completed and others untouched.
 
     The files must hold what the steps say they hold before. A file keeps its mode and, where the
     process may, its owner.
@@ -78,27 +97,36 @@ def commit(root: Path, steps: Sequence[Step], journal: Path) -> None:
     Raises:
         UserError: a file cannot be written; every file is as it was.
     """
-    record = Journal(
-        tuple(Entry(checked_path(s.path), digest(s.before), digest(s.after)) for s in steps),
-        _missing_folders(root, steps),
-    )
     with ExitStack() as undo:
-        with _naming(journal.name, _NOTHING_CHANGED):
-            undo.callback(_forget, _new(journal))
-            _write(_new(journal), _to_json(record), None)
-            os.replace(_new(journal), journal)
-            _sync_folder(journal.parent)
-        undo.callback(_take_back, root, record, journal)
-        for folder in record.folders:
-            with _naming(folder, _NOTHING_CHANGED):
-                os.mkdir(root / folder)
-        for step in steps:
-            with _naming(step.path, _NOTHING_CHANGED):
-                _stage(root / step.path, step)
-        _swap_all(root, record, _NOTHING_CHANGED)
+        records = [_prepare(part, undo) for part in work]
+        for part, record in zip(work, records, strict=True):
+            _swap_all(part.root, record, _NOTHING_CHANGED)
         undo.pop_all()
-    with _naming(journal.name, _UNTIDY):
-        _tidy(root, record, journal)
+    for part, record in zip(work, records, strict=True):
+        with _naming(f"The journal in {part.journal.parent}", _UNTIDY):
+            _tidy(part.root, record, part.journal)
+
+
+def _prepare(work: Work, undo: ExitStack) -> Journal:
+    """Write the journal and all new contents, with in ``undo`` what takes everything back."""
+    root, journal = work.root, work.journal
+    record = Journal(
+        tuple(Entry(checked_path(s.path), digest(s.before), digest(s.after)) for s in work.steps),
+        _missing_folders(root, work.steps),
+    )
+    with _naming(f"The journal in {journal.parent}", _NOTHING_CHANGED):
+        undo.callback(_forget, _new(journal))
+        _write(_new(journal), _to_json(record), None)
+        os.replace(_new(journal), journal)
+        _sync_folder(journal.parent)
+    undo.callback(_take_back, root, record, journal)
+    for folder in record.folders:
+        with _naming(str(root / folder), _NOTHING_CHANGED):
+            os.mkdir(root / folder)
+    for step in work.steps:
+        with _naming(f"{step.path} in {root}", _NOTHING_CHANGED):
+            _stage(root / step.path, step)
+    return record
 
 
 def recover(root: Path, journal: Path) -> Literal["completed", "taken back"] | None:
@@ -109,7 +137,7 @@ def recover(root: Path, journal: Path) -> Literal["completed", "taken back"] | N
     Raises:
         UserError: a file is neither as that run found it nor as it wanted it; nothing is touched.
     """
-    with _naming(journal.name, _UNTIDY):
+    with _naming(f"The journal in {journal.parent}", _UNTIDY):
         if not os.path.lexists(journal):
             _forget(_new(journal))
             return None
@@ -191,7 +219,7 @@ def _stage(target: Path, step: Step) -> None:
 
 def _swap_all(root: Path, record: Journal, outcome: str) -> None:
     for entry in record.entries:
-        with _naming(entry.path, outcome):
+        with _naming(f"{entry.path} in {root}", outcome):
             _swap(root / entry.path, entry)
     _sync_parents(root, record)
 
@@ -291,6 +319,8 @@ def _to_json(record: Journal) -> bytes:
 
 def _from_json(path: Path) -> Journal:
     try:
+        if not path.is_file():
+            raise ValueError(path)
         content = json.loads(path.read_bytes())
         if content["schema"] != 1:
             raise ValueError(content["schema"])
@@ -298,7 +328,7 @@ def _from_json(path: Path) -> Journal:
         folders = [checked_path(folder) for folder in content["folders"]]
         for entry in entries:
             checked_path(entry.path)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} is not a journal that this normport wrote: remove it if no normport run is "
             "to be completed."

@@ -7,14 +7,14 @@ import io
 import os
 import stat
 import tokenize
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 from normport.tools import git, transaction
 from normport.tools.errors import UserError
-from normport.tools.transaction import Step
+from normport.tools.transaction import Step, Work
 from normport.tools.tree import FileChange
 
 
@@ -31,11 +31,32 @@ def apply_changes(root: Path, changes: Sequence[FileChange], *, allow_dirty: boo
             uncommitted changes, is a link, or cannot be written; or another run is at work. In
             each case every file is as it was.
     """
-    steps = _squashed(changes)
-    root = root.resolve()
-    with locked(root):
-        transaction.recover(root, journal_path(root))
-        carry_out(root, steps, allow_dirty=allow_dirty)
+    apply_everywhere({root: changes}, allow_dirty=allow_dirty)
+
+
+def apply_everywhere(
+    changes: Mapping[Path, Sequence[FileChange]], *, allow_dirty: bool = False
+) -> None:
+    """As ``apply_changes``, for the changes below several roots: all of them or none.
+
+    Every root is locked and checked, and every new content is on the disk, before the first file
+    changes. When a file of one root cannot be changed, those of the others are put back.
+
+    Raises:
+        UserError: as ``apply_changes``; every file of every root is as it was.
+    """
+    merged: dict[Path, list[FileChange]] = {}
+    for folder, wanted in changes.items():
+        here = merged.setdefault(_real(folder), [])
+        # One tree can be reached by two paths, of which one leads through a link.
+        here += [change for change in wanted if change not in here]
+    squashed = {root: _squashed(wanted) for root, wanted in merged.items()}
+    with ExitStack() as locks:
+        for root in sorted(squashed):
+            locks.enter_context(locked(root))
+        for root in squashed:
+            transaction.recover(root, journal_path(root))
+        _carry_out(squashed, allow_dirty)
 
 
 def recover(root: Path) -> Literal["completed", "taken back"] | None:
@@ -46,7 +67,7 @@ def recover(root: Path) -> Literal["completed", "taken back"] | None:
     Raises:
         UserError: somebody else changed a file since, or it cannot be written.
     """
-    root = root.resolve()
+    root = _real(root)
     if not was_interrupted(root):
         return None
     with locked(root):
@@ -55,14 +76,40 @@ def recover(root: Path) -> Literal["completed", "taken back"] | None:
 
 def was_interrupted(root: Path) -> bool:
     """True when a run of ours below ``root`` was interrupted, so that files may be half changed."""
-    return os.path.lexists(journal_path(root.resolve()))
+    return os.path.lexists(journal_path(_real(root)))
+
+
+def _real(path: Path) -> Path:
+    # Unlike Path.resolve this takes a loop of links for a path that is not there.
+    return Path(os.path.realpath(path))
+
+
+def takes_no_tests(root: Path) -> bool:
+    """True for an installed vLLM: ``tests/`` beside it would be in every project's way."""
+    return git.git_folder(root) is None and not (root / "tests").is_dir()
+
+
+def is_test(path: str) -> bool:
+    """Whether a file's path, relative to a tree, lies in the tree's ``tests/``."""
+    return path.startswith("tests/")
 
 
 def carry_out(root: Path, steps: Sequence[Step], *, allow_dirty: bool) -> None:
     """As ``apply_changes``, for whoever holds the lock and has recovered."""
-    waiting = [step for step in steps if _is_waiting(root, step)]
-    if not waiting:
-        return
+    _carry_out({root: steps}, allow_dirty)
+
+
+def _carry_out(steps: Mapping[Path, Sequence[Step]], allow_dirty: bool) -> None:
+    work = []
+    for root, wanted in steps.items():
+        waiting = [step for step in wanted if _is_waiting(root, step)]
+        if waiting:
+            _check_committed(root, waiting, allow_dirty)
+            work.append(Work(root, waiting, journal_path(root)))
+    transaction.commit_all(work)
+
+
+def _check_committed(root: Path, waiting: Sequence[Step], allow_dirty: bool) -> None:
     if not allow_dirty:
         dirty = git.uncommitted(root, [step.path for step in waiting])
         if dirty:
@@ -71,7 +118,6 @@ def carry_out(root: Path, steps: Sequence[Step], *, allow_dirty: bool) -> None:
                 f"{dirty[0]}{more} has uncommitted changes: commit or stash them, or pass "
                 "--allow-dirty; no file was changed."
             )
-    transaction.commit(root, waiting, journal_path(root))
 
 
 def journal_path(root: Path) -> Path:
@@ -97,7 +143,8 @@ def locked(root: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise UserError(
-            f"{root} cannot be written ({error.strerror or error}): no file was changed."
+            f"{root} cannot be written ({error.strerror or error}): no file was changed; make it "
+            "writable, or work on a copy of it."
         ) from error
     try:
         yield
@@ -170,7 +217,10 @@ def _current(root: Path, path: str) -> bytes | None:
             kind = "a folder" if stat.S_ISDIR(mode) else "not a plain file"
             raise UserError(f"{path} is {kind} where a file is wanted: no file was changed.")
         if not os.access(target, os.W_OK):
-            raise UserError(f"{path} is write-protected: no file was changed.")
+            raise UserError(
+                f"{path} is write-protected: no file was changed; make it writable, or work on a "
+                "copy of the tree."
+            )
         return target.read_bytes()
     except FileNotFoundError:
         return None
@@ -194,6 +244,8 @@ def read_source(path: Path, shown: str | None = None) -> bytes:
         UserError: it is not there, is a folder, cannot be read, or is not in its encoding.
     """
     shown = shown or str(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"{shown} is no plain file, so it was not read: name a Python file.")
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:

@@ -38,8 +38,11 @@ def test_port_of_a_release(
     result = normport("port", "vllm==0.29.0", "--out", "out", "--only", "muse_glimmer")
     assert result.status == 0
     assert "vllm==0.29.0 is vLLM 0.29.0." in result.err
-    assert "norms: 8 converted in 1 model file" in result.out
-    assert result.out.splitlines()[-1].startswith("proof: out/manifest.json")
+    assert "norms in model files: 8 converted in 1 file," in result.out
+    assert result.out.splitlines()[-2:] == [
+        "apply: git am --keep-non-patch out/*.patch",
+        "proof: out/manifest.json, and the Proof trailers of the converted models' patches",
+    ]
     patches = sorted((folder / "out").glob("*.patch"))
     assert [path.name for path in patches] == [
         "0001-xpu-gemma-rms-norm-dispatch.patch",

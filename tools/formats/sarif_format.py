@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from importlib.metadata import version
 from urllib.parse import quote
 
@@ -84,4 +85,4 @@ def _notification(error: FileError) -> dict[str, object]:
 
 
 def _location(path: str) -> dict[str, str]:
-    return {"uri": quote(path)}
+    return {"uri": quote(os.fsencode(path))}
