@@ -81,7 +81,8 @@ class Manifest:
             ensure_ascii=False,
             allow_nan=False,
         )
-        return text.encode() + b"\n"
+        # A byte of a file name that is no UTF-8 becomes JSON's own escape.
+        return text.encode(errors="backslashreplace") + b"\n"
 
 
 def load(series: Path) -> Manifest:
@@ -92,6 +93,8 @@ def load(series: Path) -> Manifest:
     """
     path = series / NAME
     try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is no plain file: restore it, or name another series.")
         content = json.loads(path.read_bytes())
         if content["schema"] != SCHEMA:
             raise UserError(
@@ -115,7 +118,7 @@ def load(series: Path) -> Manifest:
         raise UserError(
             f"{path} cannot be read ({error.strerror or error}): check its permissions."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} is not a manifest that normport wrote: restore it, or write the series into "
             "a new folder."

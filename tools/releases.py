@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 import zipfile
@@ -72,9 +73,14 @@ _STALE_SECONDS = 24 * 3600
 def cache_folder() -> Path:
     """``$NORMPORT_CACHE``, or the user's cache folder for normport."""
     named = os.environ.get("NORMPORT_CACHE")
-    return (
-        Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("normport")
-    )
+    if not named:
+        return platformdirs.user_cache_path("normport")
+    try:
+        return Path(named).expanduser().absolute()
+    except RuntimeError as error:
+        raise UserError(
+            f"NORMPORT_CACHE is {named}, but there is no such user's home: name another folder."
+        ) from error
 
 
 def fetch(version: Version, note: Callable[[str], None]) -> Release:
@@ -89,9 +95,12 @@ def fetch(version: Version, note: Callable[[str], None]) -> Release:
     version = Version(known) if known else version
     home = cache_folder() / f"vllm-{version}"
     with _cache_errors():
+        if os.path.lexists(home) and not home.is_dir():
+            note(f"{home} is no folder: removing it and fetching vLLM {version} again.")
+            os.unlink(home)
         problem = _tree_problem(home / "tree", pin)
         if problem is not None:
-            if (home / "tree").exists():
+            if os.path.lexists(home / "tree"):
                 note(
                     f"The cached sources of vLLM {version} are not as they were ({problem}): "
                     "unpacking them again."
@@ -118,10 +127,12 @@ def _cache_errors() -> Iterator[None]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in ``path``; an empty one when the file is not there or damaged."""
+    """The object in ``path``; an empty one when no such file is there or it is damaged."""
+    if not path.is_file():
+        return {}
     try:
         content = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -146,7 +157,8 @@ def _tree_problem(tree: Path, pin: Wanted | None) -> str | None:
     """Why the unpacked sources cannot be used; None when each file is as it was unpacked."""
     about = _read_json(tree / "tree.json")
     files = about.get("files")
-    if not isinstance(files, dict) or not isinstance(about.get("wheel"), str):
+    named = all(isinstance(about.get(key), str) for key in ("wheel", "sha256"))
+    if not isinstance(files, dict) or not named:
         return "their record is missing"
     if pin is not None and about.get("sha256") != pin.sha256:
         return "they come from another wheel"
@@ -155,7 +167,9 @@ def _tree_problem(tree: Path, pin: Wanted | None) -> str | None:
     if odd:
         return f"{odd[0]} was {'removed' if odd[0] in files else 'added'}"
     for path, digest in files.items():
-        if (root / path).is_symlink() or _sha256(root / path) != digest:
+        # Only a plain file is read: a pipe in its place would never end.
+        plain = stat.S_ISREG((root / path).lstat().st_mode)
+        if not plain or _sha256(root / path) != digest:
             return f"{path} was changed"
     return None
 
@@ -182,7 +196,7 @@ def _publish(complete: Path, final: Path, scratch: Path) -> None:
             return
         except OSError:
             # Something is there: damaged, or put there by another run in this moment.
-            if not final.exists() or attempt == 2:
+            if not os.path.lexists(final) or attempt == 2:
                 raise
             os.rename(final, scratch / f"old-{attempt}")
 

@@ -165,7 +165,7 @@ def _patched_file(change: FileChange) -> PatchedFile:
 def _replace(out: Path, files: Mapping[str, bytes]) -> None:
     made = _make(out)
     try:
-        root = out.resolve()
+        root = Path(os.path.realpath(out))
         with workspace.locked(root):
             transaction.recover(root, workspace.journal_path(root))
             held = _own_files(root, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.parser
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from normport.tools.tree import SourceTree
 # The releases that the tests run the main job on.
 OLDEST_TESTED, NEWEST_TESTED = Version("0.28.0"), Version("0.33.0")
 
-_RELEASE = re.compile(r"\s*vllm(?:-cpu)?\s*(?:\[[^]]*\]\s*)?[=<>!~@].*", re.DOTALL)
+_RELEASE = re.compile(r"\s*vllm(?:-cpu)?\s*(?:\[[^]]*\]\s*)?[=<>!~@].*", re.DOTALL | re.IGNORECASE)
 _VERSION_FILE = re.compile(
     r"^(?:__version__\s*=\s*)?version\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE
 )
@@ -52,8 +53,9 @@ def resolve(
             "No vLLM was named: give a checkout, a release such as vllm==0.29.0, or --installed."
         )
     if _RELEASE.fullmatch(spec):
-        return _release(spec, note)
-    root = _root_of(Path(spec).expanduser(), spec)
+        return _release(spec.lower(), note)
+    # Unlike Path.expanduser this leaves the home of an unknown user as it is: no such folder.
+    root = _root_of(Path(os.path.expanduser(spec)), spec)
     return _tree(root, spec, note)
 
 
@@ -133,6 +135,8 @@ def _root_of(path: Path, shown: str) -> Path:
     """The folder that holds ``vllm/`` for a checkout's top or the package folder itself."""
     try:
         if not path.exists():
+            if path.is_symlink():
+                raise UserError(f"{shown} is a symbolic link that leads nowhere: check the path.")
             raise UserError(
                 f"{shown} does not exist: name a vLLM checkout, its vllm folder, or a release "
                 "such as vllm==0.29.0."
