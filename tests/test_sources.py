@@ -656,3 +656,69 @@ def test_no_installed_vllm(
         resolve(str(tmp_path / "no-python"), installed=True, note=notes.append)
     with pytest.raises(UserError, match=r"false cannot be asked for its vLLM \(exit status 1\)"):
         resolve("false", installed=True, note=notes.append)
+
+
+def test_a_release_is_named_in_any_case(shelf: Path, notes: list[str]) -> None:
+    make_wheel(shelf, "0.1.2")
+    tree = resolve("VLLM==0.1.2", note=notes.append)
+    assert (tree.version, tree.origin) == ("0.1.2", "vllm==0.1.2")
+
+
+def nest_record(home: Path) -> None:
+    (home / "tree/tree.json").write_text('{"files": ' + "[" * 100_000)
+
+
+def record_folder(home: Path) -> None:
+    (home / "tree/tree.json").unlink()
+    (home / "tree/tree.json").mkdir()
+
+
+def record_pipe(home: Path) -> None:
+    (home / "tree/tree.json").unlink()
+    os.mkfifo(home / "tree/tree.json")
+
+
+def source_pipe(home: Path) -> None:
+    (home / "tree/root/vllm/__init__.py").unlink()
+    os.mkfifo(home / "tree/root/vllm/__init__.py")
+
+
+def home_file(home: Path) -> None:
+    shutil.rmtree(home)
+    home.write_bytes(b"")
+
+
+def home_link(home: Path) -> None:
+    shutil.rmtree(home)
+    home.symlink_to("nowhere")
+
+
+def tree_link(home: Path) -> None:
+    shutil.rmtree(home / "tree")
+    (home / "tree").symlink_to("nowhere")
+
+
+def wheel_link(home: Path) -> None:
+    shutil.rmtree(home / "tree")
+    shutil.rmtree(home / "wheel")
+    (home / "wheel").symlink_to("nowhere")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(nest_record, record_folder, record_pipe, source_pipe),
+        *(home_file, home_link, tree_link, wheel_link),
+    ],
+)
+def test_odd_things_in_the_cache_are_replaced(
+    shelf: Path, tmp_path: Path, notes: list[str], damage: Callable[[Path], None]
+) -> None:
+    make_wheel(shelf, "0.1.2")
+    tree = resolve("vllm==0.1.2", note=notes.append)
+    held = files_of(tree)
+    damage(tmp_path / "cache/vllm-0.1.2")
+    again = resolve("vllm==0.1.2", note=notes.append)
+    assert again == tree
+    assert files_of(again) == held
+    assert not (tmp_path / "cache/vllm-0.1.2").is_symlink()
