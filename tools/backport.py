@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from normport.tools.errors import UserError
-from normport.tools.tree import FileChange, Patch, SourceTree
+from normport.tools.tree import SIGN_OFF, FileChange, Patch, SourceTree
 
 LAYERNORM = "vllm/model_executor/layers/layernorm.py"
 XPU_OPS = "vllm/_xpu_ops.py"
@@ -36,14 +36,16 @@ fused_add_gemma_rms_norm. This adds the dispatch that vLLM 0.30 has, under the s
 op names.
 
 Where a kernel would be wrong or fail the native path is taken: kernels missing; an
-input that is not float16, bfloat16 or float32; a weight of another dtype or size or
-not contiguous; a rank outside 2 to 4; a residual of another shape, dtype, device or
-layout; an input that overlaps itself or shares memory with the residual or the
-weight; batch-invariant mode. Without tokens nothing runs. In traced code whatever
-depends on the row count is checked inside the ops, because vLLM drops Dynamo's guards
-and a branch there would freeze. A compiled graph whose input and residual are different
-views of the same memory gets an error: the fused op works in place and cannot return
-anything else.
+input that is not float16, bfloat16 or float32; a weight of another dtype or size or not
+contiguous; a rank outside 2 to 4; a residual of another shape, dtype, device or layout;
+an input that overlaps itself or shares memory with the residual or the weight;
+batch-invariant mode. The guards are many because the kernels check only some of this
+themselves and compute something else, without an error, for the rest. Without tokens
+nothing runs. In traced code whatever depends on the row count is checked inside the
+ops, because vLLM drops Dynamo's guards and a branch there would freeze. Traced code
+gives the fused op copies that Inductor does not drop, because the op works in place and
+a graph does not keep which of its arguments share memory; so compiled code does not
+write its arguments.
 
 One difference is accepted, as upstream accepts it: the fused kernel normalizes
 x + residual after rounding the sum to the dtype, the native path before. In float16
@@ -53,7 +55,7 @@ With torch.compile the dispatch is used only when it is enabled, e.g. by
 custom_ops=["none", "+gemma_rms_norm"].
 
 The tests run without an XPU too: the kernels are then stand-ins with the same
-schemas. They were not run on an XPU."""
+schemas. Neither the dispatch nor its tests have been run on an XPU so far."""
 
 DROPPABLE = "vLLM 0.30 or later, which ships GemmaRMSNorm.forward_xpu"
 
@@ -117,7 +119,8 @@ def backport(tree: SourceTree) -> BackportResult:
             raise _ConflictError(
                 f"{tree.origin} has only a part of the XPU dispatch of GemmaRMSNorm: "
                 + (f"{LAYERNORM} defines" if has_method else f"{LAYERNORM} does not define")
-                + f" forward_xpu, {XPU_OPS} registers {' and '.join(registered) or 'no op for it'}."
+                + f" forward_xpu, {XPU_OPS} registers {' and '.join(registered) or 'no op for it'}; "
+                "put both files back as the release has them, or complete the patch."
             )
         changes = (
             FileChange(LAYERNORM, layernorm.content, _add_method(layernorm, norm)),
@@ -130,7 +133,7 @@ def backport(tree: SourceTree) -> BackportResult:
         name="xpu-gemma-rms-norm-dispatch",
         subject=SUBJECT,
         why=WHY,
-        trailers=(("Signed-off-by", "NAME <EMAIL>"),),
+        trailers=(SIGN_OFF,),
         changes=changes,
         droppable=DROPPABLE,
     )

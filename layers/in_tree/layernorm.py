@@ -24,6 +24,7 @@ class GemmaRMSNorm(torch.nn.Module):
         Traced code only branches here on what the row count cannot change; the ops
         check the rest and compute natively where the kernel does not apply. With a
         residual, ``x`` and ``residual`` may be written in place: use what is returned.
+        Traced code writes copies and leaves its arguments alone.
         The fused kernel normalizes the rounded sum, the native path the unrounded one.
         """
         # Registers torch.ops.vllm.xpu_gemma_rms_norm; it imports on XPU only.
@@ -36,11 +37,10 @@ class GemmaRMSNorm(torch.nn.Module):
         epsilon = self.variance_epsilon
         # Outside of traced code the op layer would only cost time.
         traced = torch.compiler.is_compiling()
-        if envs.VLLM_BATCH_INVARIANT:
-            # The order of the kernels' reductions depends on the number of tokens.
-            pass
-        elif residual is None:
-            if _xpu_ops.gemma_rms_norm_supported(x, weight):
+        # The order of the kernels' reductions depends on the number of tokens.
+        invariant = envs.VLLM_BATCH_INVARIANT
+        if residual is None:
+            if not invariant and _xpu_ops.gemma_rms_norm_supported(x, weight):
                 # The kernel writes contiguous rows, whatever the strides of x.
                 out = torch.empty_like(x, memory_format=torch.contiguous_format)
                 if traced:
@@ -48,18 +48,26 @@ class GemmaRMSNorm(torch.nn.Module):
                 else:
                     _xpu_ops.gemma_rms_norm(out, x, weight, epsilon)
                 return out
-        elif traced:
-            if _xpu_ops.fused_add_gemma_rms_norm_traceable(x, residual, weight):
+            return _xpu_ops.gemma_rms_norm_native(x, weight, epsilon)
+        if traced:
+            if not invariant and _xpu_ops.fused_add_gemma_rms_norm_traceable(
+                x, residual, weight
+            ):
+                # Functionalization and Inductor do not keep it that arguments of an
+                # in-place op share memory, nor that they do not, and Inductor drops
+                # clones. It keeps these two, which copy and cannot be merged.
+                x = torch.maximum(x, x).contiguous()
+                residual = torch.minimum(residual, residual).contiguous()
                 torch.ops.vllm.xpu_fused_add_gemma_rms_norm(
                     x, residual, weight, epsilon
                 )
                 return x, residual
-        elif _xpu_ops.fused_add_gemma_rms_norm_supported(x, residual, weight):
+        elif not invariant and _xpu_ops.fused_add_gemma_rms_norm_supported(
+            x, residual, weight
+        ):
             if x.numel():
                 torch.ops._C.fused_add_gemma_rms_norm.default(
                     x, residual, weight, epsilon
                 )
             return x, residual
-        if residual is None:
-            return _xpu_ops.gemma_rms_norm_native(x, weight, epsilon)
         return _xpu_ops.fused_add_gemma_rms_norm_native(x, residual, weight, epsilon)

@@ -307,12 +307,14 @@ def test_fused_op_says_what_cannot_be_written_in_place(
     assert torch.equal(residual, before[1])
 
 
-def compile_without_guards(forward: Callable[..., Any]) -> Callable[..., Any]:
+def compile_without_guards(
+    forward: Callable[..., Any], backend: str = "aot_eager"
+) -> Callable[..., Any]:
     """As vLLM compiles: one graph, whose guards are dropped."""
     return torch.compile(
         forward,
         fullgraph=True,
-        backend="aot_eager",
+        backend=backend,
         options={"guard_filter_fn": lambda entries: [False for _ in entries]},
     )
 
@@ -354,11 +356,11 @@ def test_one_graph_serves_every_row_count_and_layout(add: bool) -> None:
         pytest.param(lambda: (draw(7, HIDDEN), draw(1, HIDDEN)), NATIVE, id="add, broadcast"),
         pytest.param(lambda: (draw(7, HIDDEN), draw(7, HIDDEN).float()), NATIVE, id="add, dtype"),
         pytest.param(
-            lambda: (draw(7, HIDDEN), draw(1, HIDDEN).expand(7, HIDDEN)), NATIVE, id="add, expanded"
+            lambda: (draw(7, HIDDEN), draw(1, HIDDEN).expand(7, HIDDEN)), FUSED, id="add, expanded"
         ),
-        pytest.param(lambda: 2 * (draw(7, HIDDEN),), NATIVE, id="add, the same tensor"),
+        pytest.param(lambda: 2 * (draw(7, HIDDEN),), FUSED, id="add, the same tensor"),
         pytest.param(
-            lambda: (draw(7, HIDDEN), draw(7, 2 * HIDDEN)[:, :HIDDEN]), NATIVE, id="add, strided"
+            lambda: (draw(7, HIDDEN), draw(7, 2 * HIDDEN)[:, :HIDDEN]), FUSED, id="add, strided"
         ),
     ],
 )
@@ -373,6 +375,44 @@ def test_compiled_by_inductor(add: bool) -> None:
     check_compiled(
         tuple(draw(7, HIDDEN) for _ in range(1 + add)), FUSED if add else KERNEL, "inductor"
     )
+
+
+# Of torch itself, while Inductor is imported.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(lambda x: (x, x), id="the same tensor"),
+        pytest.param(lambda x: (x, x.detach()), id="detached"),
+        pytest.param(lambda x: (x, x.view(-1, HIDDEN)), id="view"),
+        pytest.param(lambda x: (x, x[:]), id="whole slice"),
+        pytest.param(lambda x: (x[:-1], x[1:]), id="rows in common"),
+        pytest.param(lambda x: torch.cat([x, x + 1], -1).split(HIDDEN, -1), id="strided"),
+        pytest.param(lambda x: (x, x[:1].expand(x.shape)), id="expanded"),
+        pytest.param(lambda x: torch.stack([x, x + 1]).unbind(), id="rows of one buffer"),
+    ],
+)
+def test_graph_in_which_memory_is_shared(
+    pair: Callable[[Tensor], tuple[Tensor, Tensor]], backend: str
+) -> None:
+    layer = fake_xpu.norm(HIDDEN, torch.bfloat16)
+    forward = compile_without_guards(lambda x: layer.forward_xpu(*pair(x * 2)), backend)
+    for rows in (7, 83, 2, 1):
+        x = draw(rows, HIDDEN)
+        if rows == 7:
+            torch._dynamo.mark_dynamic(x, 0)
+        before = x.clone()
+        expected = layer.forward_native(*pair(x * 2))
+        if expected[0].numel() == 0:
+            continue
+        result = forward(x)
+        assert fake_xpu.calls == FUSED
+        fake_xpu.calls.clear()
+        assert torch.equal(x, before)
+        for got, want in zip(result, expected, strict=True):
+            # Inductor keeps x + 1 unrounded between its own ops.
+            assert ulps(got, want) <= 6
 
 
 def check_compiled(args: tuple[Tensor, ...], kernels: list[str], backend: str) -> None:
