@@ -229,8 +229,9 @@ def run(arguments: Sequence[str]) -> int:
         silence(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}")
+        # What has no file name is a stream; everything but the help's own printing names itself.
+        where = error.filename or "The standard output"
+        return _fail(f"{where}: {error.strerror or error}")
     return status if isinstance(status, int) else DONE
 
 

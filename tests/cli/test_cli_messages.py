@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from cli_sources import MODEL, REFUSED, SCALE, Command
 
 from normport.codemods.model import ProofCase, Site
-from normport.tools import judge
+from normport.tools import commands, judge
 from normport.tools.findings import Finding, with_lost_comments
 from normport.tools.proof import Equivalence
 
@@ -156,6 +157,16 @@ def test_refusals_by_proof_and_by_editor_have_their_own_codes() -> None:
 
 def test_an_option_value_is_refused_in_plain_words(normport: Command) -> None:
     assert "Value error" not in normport("scan", "--output-format=xml", ".").error
+
+
+def test_an_error_of_a_stream_names_stdout(
+    normport: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(commands, "run", full)
+    assert normport("scan", ".").error == "The standard output: No space left on device."
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

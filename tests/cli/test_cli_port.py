@@ -109,7 +109,7 @@ def test_half_patched_checkout(folder: Path, normport: Command, checkout: Path) 
         result = normport(*command)
         assert result.status == 2
         (error,) = [line for line in result.err.splitlines() if line.startswith("error: ")]
-        assert error.endswith(".")
+        assert error.endswith("put both files back as the release has them, or complete the patch.")
     assert not (folder / "out").exists()
 
 
