@@ -4,7 +4,7 @@ The order is that of vLLM 0.24 to 0.33 (``vllm/ir/ops/layernorm.py`` and
 ``vllm/model_executor/layers/layernorm.py``):
 
 1. the input is widened to float32 (and the residual added there, unrounded);
-2. it is normalised in float32: ``y = x * rsqrt(mean(x ** 2) + eps)``;
+2. it is normalized in float32: ``y = x * rsqrt(mean(x ** 2) + eps)``;
 3. ``y`` is cast to the weight's dtype (the first rounding, none for a float32 weight);
 4. it is multiplied by the weight in that dtype;
 5. the product is cast to the input's dtype (the last rounding).

@@ -132,7 +132,7 @@ def test_git_am_applies_it(tree: SourceTree, tmp_path: Path) -> None:
         "Dispatch GemmaRMSNorm\n\nThe layer falls to native.\n\n"
         "With this it does not, which is worth a line that is longer than\n"
         "seventy-two characters.\n\n- a list stays\n- as it is\n\n"
-        f"Signed-off-by: NAME <ADDRESS>\nBase-sha256: {LAYERS} {sha256(BEFORE[LAYERS])}\n\n===\n"
+        f"Base-sha256: {LAYERS} {sha256(BEFORE[LAYERS])}\nSigned-off-by: NAME <ADDRESS>\n\n===\n"
         "normport <normport@localhost>\nMon Sep 17 00:00:00 2001 +0000\n"
         "MuseGlimmer: standard norms, naïvely\n\nEach is bit-equal: é.\n\n"
         "Proof-bfloat16: max 0 ulp over 168 cases\nProof-float32: max 0 ulp\n"

@@ -119,8 +119,8 @@ def backport(tree: SourceTree) -> BackportResult:
             raise _ConflictError(
                 f"{tree.origin} has only a part of the XPU dispatch of GemmaRMSNorm: "
                 + (f"{LAYERNORM} defines" if has_method else f"{LAYERNORM} does not define")
-                + f" forward_xpu, {XPU_OPS} registers {' and '.join(registered) or 'no op for it'}; "
-                "put both files back as the release has them, or complete the patch."
+                + f" forward_xpu, {XPU_OPS} registers {' and '.join(registered) or 'no op for it'}"
+                "; put both files back as the release has them, or complete the patch."
             )
         changes = (
             FileChange(LAYERNORM, layernorm.content, _add_method(layernorm, norm)),

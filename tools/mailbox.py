@@ -36,7 +36,7 @@ def format_patch(
     """One mail: headers, why, trailers, diffstat, diff.
 
     number, total: its place, for ``[PATCH 1/2]``; a series of one says ``[PATCH]``.
-    extra_trailers: after the patch's own.
+    extra_trailers: after the patch's own, but before a sign-off, which stays last.
     base_commit: named behind the diff, where ``git am`` users look for it.
 
     Raises:
@@ -82,7 +82,9 @@ def diff_of(mail: bytes) -> bytes:
 
 def _message(why: str, trailers: Iterable[tuple[str, str]]) -> str:
     paragraphs = [_wrapped(p) for p in re.split(r"\n\s*\n", why.strip()) if p.strip()]
-    block = "\n".join(f"{key}: {' '.join(value.split())}" for key, value in trailers)
+    # A sign-off covers what stands above it, so it comes last.
+    ordered = sorted(trailers, key=lambda trailer: trailer[0] == "Signed-off-by")
+    block = "\n".join(f"{key}: {' '.join(value.split())}" for key, value in ordered)
     message = "\n\n".join([*paragraphs, block] if block else paragraphs)
     for line in message.splitlines():
         if _ENDS_MESSAGE.match(line):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from normport.codemods.model import Site
+from normport.tools.backport import BackportResult
+from normport.tools.devices import NATIVE_ONLY, about, abouts, listed, where_it_matters
 from normport.tools.findings import FileResult, Finding
+from normport.tools.judge import sentence
 from normport.tools.proof import Equivalence
 from normport.tools.tree import SourceTree
 
@@ -31,30 +35,56 @@ def patch_name(path: str, suffix: str) -> str:
     return f"{model_label(path).replace('/', '-').replace('_', '-')}-{suffix}"
 
 
-def rewrite_why(result: FileResult) -> str:
-    """The body of the commit that converts the applied sites of one file."""
+def rewrite_subject(path: str) -> str:
+    """The subject of the commit that converts the sites of one model file."""
+    return _subject(path, "Declare standard norm layers in", "Use standard norms in")
+
+
+def unsafe_subject(path: str) -> str:
+    """The subject of the optional commit for one model file."""
+    long = "Take the run's dtype for the norm weights of"
+    return _subject(path, long, "Use the run's dtype in the norms of")
+
+
+def _subject(path: str, *verbs: str) -> str:
+    """The first wording that fits into ``WIDTH``; else the label is cut at its front."""
+    label = model_label(path)
+    labels = [label, *(label.split("/", cut)[-1] for cut in range(1, label.count("/") + 1))]
+    subjects = [f"[Model] {verb} {name}" for name in labels for verb in verbs]
+    return next((s for s in subjects if len(s) <= WIDTH), f"{subjects[-1][: WIDTH - 3]}...")
+
+
+def rewrite_why(result: FileResult, tree: SourceTree, dispatch: BackportResult) -> str:
+    """The body of the commit that converts the applied sites of one file.
+
+    dispatch: what the backport found in ``tree``, for what GemmaRMSNorm does on XPU.
+    """
+    assert result.change is not None
     applied = [
         (site, finding)
         for site, finding in zip(result.sites, result.findings, strict=True)
         if finding.applied
     ]
     norms = list(dict.fromkeys(site.norm for site, _ in applied))
-    classes = _listed([f"`{norm}`" for norm in norms])
+    classes = listed([f"`{norm}`" for norm in norms])
     one = len(norms) == 1
     paragraphs = [
         f"{classes} {'is a plain torch module' if one else 'are plain torch modules'}, so vLLM's "
         f"per-device dispatch does not see the {_norms(len(applied))} built from "
-        f"{'it' if one else 'them'}, and no platform can put its kernel there. Each "
-        "now is the standard layer that computes the same; parameter names, and with them the "
-        "checkpoint's keys, stay.",
-        "\n".join(f"  {_site(site)}" for site, _ in applied),
+        f"{'it' if one else 'them'}, and no platform can put its kernel there. "
+        f"{_what_each_becomes([finding for _, finding in applied])} Parameter names, and with "
+        "them the checkpoint's keys, stay.",
+        _targets(applied),
     ]
-    for reason, about in _reasons(applied):
-        paragraphs.append(f"{about}: {reason}")
+    paragraphs += [f"{who}: {reason}" for reason, who in _reasons(applied)]
+    paragraphs += _initial_values([site for site, _ in applied])
     paragraphs += _float32_checkpoint([finding for _, finding in applied])
     if result.lost_comments:
         paragraphs.append("The comments inside the removed class go with it.")
-    paragraphs.append(_where_it_matters([site for site, _ in applied]))
+    sites = [site for site, _ in applied]
+    paragraphs += where_it_matters(
+        sites, result.change.path, tree, dispatch, proven=any(f.equivalence for _, f in applied)
+    )
     return "\n\n".join(_wrapped(paragraph) for paragraph in paragraphs)
 
 
@@ -68,10 +98,16 @@ def unsafe_why(result: FileResult) -> str:
     paragraphs = [
         "Optional, on top of the series: these sites are declared without a dtype of their own, "
         "so that fused kernels, which want the weight in the input's dtype, can take them. The "
-        "result then differs from the model's own norm by rounding.",
-        "\n".join(f"  {_site(site)}" for site, _ in unsafe),
+        "model's own norm multiplies by the weight in float32 and rounds once; in float16 and "
+        "bfloat16 this one rounds before it multiplies as well, and the results differ by that.",
+        _targets(unsafe),
     ]
-    paragraphs += [f"{about}: {reason}" for reason, about in _reasons(unsafe)]
+    bounds: dict[str, list[str]] = {}
+    for site, finding in unsafe:
+        if finding.equivalence is not None and finding.equivalence.reason:
+            bounds.setdefault(sentence(finding.equivalence.reason), []).append(about(site))
+    paragraphs += [f"{listed(list(dict.fromkeys(who)))}: {why}" for why, who in bounds.items()]
+    paragraphs.append(NATIVE_ONLY)
     return "\n\n".join(_wrapped(paragraph) for paragraph in paragraphs)
 
 
@@ -96,21 +132,33 @@ def proof_trailers(findings: Sequence[Finding], tree: SourceTree) -> tuple[tuple
     return tuple(trailers)
 
 
-def _where_it_matters(sites: Sequence[Site]) -> str:
-    """What the patch changes on XPU, by execution mode; see vLLM's ``custom_ops``."""
-    gemma = any((site.target or "").startswith("GemmaRMSNorm(") for site in sites)
-    plain = any((site.target or "").startswith("RMSNorm(") for site in sites)
-    eager = ["RMSNorm runs `_C.rms_norm` where it takes the weight"] if plain else []
-    if gemma:
-        eager.append("GemmaRMSNorm runs `_C.gemma_rms_norm` once vLLM has its XPU dispatch")
-    ops = [name for name, used in (("gemma_rms_norm", gemma), ("rms_norm", plain)) if used]
-    enabled = ", ".join(["none", *(f"+{name}" for name in ops)])
-    return (
-        f"On XPU this changes eager execution: {' and '.join(eager)}. In the default compile mode "
-        "Inductor fuses the norms as it did before; a layer's own dispatch runs there only when "
-        f"it is enabled as well (custom_ops: {enabled}). No XPU was at hand: the dispatch was run "
-        "with stand-ins of the kernels on a CPU."
-    )
+def _what_each_becomes(findings: Sequence[Finding]) -> str:
+    safeties = {finding.safety for finding in findings}
+    if "unproven" in safeties:
+        which = "" if safeties == {"unproven"} else " for all of them"
+        return (
+            "Each becomes the standard layer that its source calls for; that the results stay "
+            f"the same was not shown{which}."
+        )
+    if "unsafe" in safeties:
+        return "Each becomes the standard layer that computes the same, for some but for rounding."
+    return "Each becomes the standard layer that computes the same."
+
+
+def _initial_values(sites: Sequence[Site]) -> list[str]:
+    """Where the parameter starts as something else than it did."""
+    found: dict[tuple[str, str], list[Site]] = {}
+    for site in sites:
+        if site.computes is None or site.computes.weight == "none" or not site.computes.initial:
+            continue
+        new = "zeros" if (site.target or "").startswith("GemmaRMSNorm(") else "ones"
+        if site.computes.initial != new:
+            found.setdefault((site.computes.initial, new), []).append(site)
+    return [
+        f"{listed(abouts(changed))}: the weight's initial value changes from "
+        f"{'uninitialized' if old == 'empty' else old} to {new}; the checkpoint overwrites it."
+        for (old, new), changed in found.items()
+    ]
 
 
 def _float32_checkpoint(findings: Sequence[Finding]) -> list[str]:
@@ -122,7 +170,10 @@ def _float32_checkpoint(findings: Sequence[Finding]) -> list[str]:
                 worst[dtype] = max(result.max_ulp, worst.get(dtype, 0))
     if not worst:
         return []
-    distances = _listed([f"{ulp} ulp in {dtype}" for dtype, ulp in worst.items()])
+    by_distance: dict[int, list[str]] = {}
+    for dtype, ulp in worst.items():
+        by_distance.setdefault(ulp, []).append(dtype)
+    distances = listed([f"{ulp} ulp in {listed(names)}" for ulp, names in by_distance.items()])
     return [
         "A float32 checkpoint served in a narrower dtype is another case: the local class rounded "
         f"its weight on load, a float32 weight is not rounded, and results differ by up to "
@@ -132,15 +183,31 @@ def _float32_checkpoint(findings: Sequence[Finding]) -> list[str]:
 
 def _reasons(pairs: Sequence[tuple[Site, Finding]]) -> list[tuple[str, str]]:
     """Each distinct reason with the attributes that it concerns."""
-    about: dict[str, list[str]] = {}
+    concerned: dict[str, list[str]] = {}
     for site, finding in pairs:
-        if finding.reason:
-            about.setdefault(finding.reason, []).append(f"`{site.attribute or site.norm}`")
-    return [(reason, _listed(list(dict.fromkeys(names)))) for reason, names in about.items()]
+        reason = finding.reason or ""
+        if finding.safety == "unproven":
+            # What the rule says of equality holds only where it was shown.
+            reason = reason.removesuffix(site.reason or "").strip()
+        # A commit is read by people who do not run normport: its options mean nothing to them.
+        reason = re.sub(r" \([^()]*--[^()]*\)", "", reason)
+        if reason:
+            concerned.setdefault(reason, []).append(about(site))
+    return [(reason, listed(list(dict.fromkeys(names)))) for reason, names in concerned.items()]
 
 
-def _site(site: Site) -> str:
-    return f"{site.attribute or f'line {site.line}'}: {site.target}"
+def _targets(pairs: Sequence[tuple[Site, Finding]]) -> str:
+    return "\n".join(
+        textwrap.fill(
+            f"{site.attribute or f'line {site.line}'}: {site.target}",
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="      ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for site, _ in pairs
+    )
 
 
 def _distinct(proofs: Sequence[Equivalence]) -> list[Equivalence]:
@@ -156,13 +223,9 @@ def _norms(number: int) -> str:
     return "one norm" if number == 1 else f"{number} norms"
 
 
-def _listed(names: Sequence[str]) -> str:
-    if len(names) < 2:
-        return "".join(names)
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _wrapped(paragraph: str) -> str:
     if paragraph.startswith("  "):
-        return paragraph  # a list of sites: one line each
+        return paragraph  # a list of sites, laid out already
+    # vLLM spells as Americans do.
+    paragraph = re.sub(r"\b(normal|initial)is(e[ds]?|ing)\b", r"\1iz\2", paragraph, flags=re.I)
     return textwrap.fill(paragraph, WIDTH, break_long_words=False, break_on_hyphens=False)

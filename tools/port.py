@@ -12,15 +12,16 @@ from normport.tools.errors import UserError
 from normport.tools.findings import FileError, FileResult, Finding, Report
 from normport.tools.messages import (
     MODEL_FOLDERS,
-    model_label,
     patch_name,
     proof_trailers,
+    rewrite_subject,
     rewrite_why,
+    unsafe_subject,
     unsafe_why,
 )
 from normport.tools.pipeline import Settings, analyse, conclude, prove_all
 from normport.tools.proof import BOUND
-from normport.tools.tree import FileChange, Patch, SourceTree
+from normport.tools.tree import SIGN_OFF, FileChange, Patch, SourceTree
 
 STANDARD, ROUNDED = "standard-norms", "rounded-weight"
 """Ends of the patches' names."""
@@ -66,7 +67,7 @@ def plan_series(tree: SourceTree, only: Sequence[str], settings: Settings) -> Se
     report = conclude(analysis, proofs, settings)
     bounded = conclude(alternative, proofs, variants)
     patches = [dispatch.patch] if dispatch.patch is not None else []
-    patches += [_patch(result, tree) for result in report.changed]
+    patches += [_patch(result, tree, dispatch) for result in report.changed]
     optional = _optional(report, bounded, tree)
     return Series(
         backport=dispatch,
@@ -106,14 +107,14 @@ def _names(name: str, file: PythonFile, root: Path) -> bool:
     return f"/{file.relative}".endswith(f"/{wanted.as_posix().removeprefix('./')}")
 
 
-def _patch(result: FileResult, tree: SourceTree) -> Patch:
+def _patch(result: FileResult, tree: SourceTree, dispatch: BackportResult) -> Patch:
     assert result.change is not None
     applied = [finding for finding in result.findings if finding.applied]
     return Patch(
         name=patch_name(result.change.path, STANDARD),
-        subject=f"[Model] Declare standard norm layers in {model_label(result.change.path)}",
-        why=rewrite_why(result),
-        trailers=proof_trailers(applied, tree),
+        subject=rewrite_subject(result.change.path),
+        why=rewrite_why(result, tree, dispatch),
+        trailers=(*proof_trailers(applied, tree), SIGN_OFF),
         changes=(result.change,),
         droppable=f"vLLM's own {result.change.path} declares the standard layers.",
     )
@@ -134,9 +135,9 @@ def _optional(report: Report, bounded: Report, tree: SourceTree) -> list[Patch]:
         patches.append(
             Patch(
                 name=patch_name(path, ROUNDED),
-                subject=f"[Model] Take the run's dtype for the norm weights of {model_label(path)}",
+                subject=unsafe_subject(path),
                 why=unsafe_why(result),
-                trailers=proof_trailers(unsafe, tree),
+                trailers=(*proof_trailers(unsafe, tree), SIGN_OFF),
                 changes=(FileChange(path, start, result.change.after),),
                 droppable="the bit-equal variant is wanted, or vLLM declares this one itself.",
             )

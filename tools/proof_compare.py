@@ -2,7 +2,7 @@
 
 The bound for "bounded". Two norms that compute the same formula may round at different points:
 
-- A factor of the last multiply that is rounded to the run dtype first (the normalised value ``y``,
+- A factor of the last multiply that is rounded to the run dtype first (the normalized value ``y``,
   or one plus the weight) moves the product by less than one ulp of the result: its relative error
   is at most ``u / (1 + u)`` with ``u`` half an ulp at 1, and the float32 product adds 2**-24, less
   than the slack. Rounding is monotone, so each of the two factors moves a result by at most 1 ulp.

@@ -225,7 +225,7 @@ def judge(tallies: dict[str, Tally]) -> tuple[str, str | None]:
 def _span(tally: Tally) -> str:
     if tally.max_ulp == tally.max_ulp_normal:
         return f"{tally.max_ulp} ulp"
-    return f"{tally.max_ulp_normal} ulp ({tally.max_ulp} where the normalised value is subnormal)"
+    return f"{tally.max_ulp_normal} ulp ({tally.max_ulp} where the normalized value is subnormal)"
 
 
 def _share(tally: Tally) -> str:

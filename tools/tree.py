@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+SIGN_OFF = ("Signed-off-by", "NAME <EMAIL>")
+"""Placeholder trailer of every patch: only who submits it can sign it off."""
+
 
 @dataclass(frozen=True)
 class SourceTree:
