@@ -1,9 +1,11 @@
 """The codemod as a plain LibCST command:
 
-    python -m libcst.tool codemod -x normport.codemods.command.StandardNormsCommand PATH
+    python -m libcst.tool codemod -x --no-format \\
+        normport.codemods.command.StandardNormsCommand --allow-unproven FILE
 
 LibCST runs no proof, so without ``--allow-unproven`` the command only reports what
-``normport rewrite`` would convert.
+``normport rewrite`` would convert. ``-x`` names a class outside of LibCST's own folders, and
+``--no-format`` keeps it from running a formatter over the whole file.
 """
 
 from __future__ import annotations
