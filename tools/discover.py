@@ -88,12 +88,22 @@ def discover(arguments: Sequence[Path]) -> tuple[list[PythonFile], list[FileErro
             for file in below:
                 files.setdefault(file.path, file)
         elif path.exists():
-            message = f"{argument} is neither a file nor a folder; name Python sources."
+            message = f"{argument} is neither a plain file nor a folder; name Python sources."
+            errors.append(FileError(str(argument), message))
+        elif path.is_symlink():
+            message = f"{argument} is a symbolic link that leads nowhere; check the path."
             errors.append(FileError(str(argument), message))
         else:
             message = f"{argument} does not exist; check the path."
             errors.append(FileError(str(argument), message))
     return list(files.values()), errors
+
+
+def is_skipped(parent: str, name: str) -> bool:
+    """Whether the folder ``name`` of ``parent`` holds nothing of the project around it."""
+    if name.startswith(".") or name in SKIPPED:
+        return True
+    return os.path.exists(os.path.join(parent, name, "pyvenv.cfg"))
 
 
 def _walk(top: Path, errors: list[FileError]) -> Iterator[Path]:
@@ -102,15 +112,10 @@ def _walk(top: Path, errors: list[FileError]) -> Iterator[Path]:
         errors.append(FileError(str(error.filename), message))
 
     for folder, folders, names in os.walk(top, onerror=unreadable):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith(".")
-            and name not in SKIPPED
-            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
-        )
+        folders[:] = sorted(name for name in folders if not is_skipped(folder, name))
         for name in sorted(names):
             path = Path(folder, name)
             # A link's target is looked at where it lies; through the link it would be seen twice.
-            if name.endswith(".py") and not path.is_symlink():
+            # A pipe or a device of that name is no source, and reading it might never end.
+            if name.endswith(".py") and not path.is_symlink() and path.is_file():
                 yield path

@@ -22,7 +22,7 @@ from normport.tools.findings import (
 )
 from normport.tools.judge import NO_PROOF, Judgement, Proofs, run_proofs
 from normport.tools.neighbours import files_around, neighbourhood
-from normport.tools.outside import Target, Uses, find_uses
+from normport.tools.outside import Target, find_uses, unless_read
 from normport.tools.tree import FileChange, SourceTree
 
 Progress = Callable[[str, int, int], None]
@@ -216,7 +216,7 @@ def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) 
                 shown = shown_path(source.file.path, source.file.root)
                 source.sites = _sites(source.data, shown, source.options)
             source.sites = tuple(
-                _unless_read(site, uses, (source.file.root, folder)) for site in source.sites
+                unless_read(site, uses, (source.file.root, folder)) for site in source.sites
             )
 
 
@@ -224,28 +224,6 @@ def _attributes(sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
     for site in sites:
         if site.verdict == "convert" and site.owner and site.attribute:
             yield site.owner, site.attribute
-
-
-def _unless_read(site: Site, uses: Uses, roots: Sequence[Path]) -> Site:
-    """The site, refused when another file does more with its attribute than to call it."""
-    reading = uses.readings.get((site.owner or "", site.attribute or ""))
-    if site.verdict != "convert" or reading is None:
-        return site
-    root = next((root for root in roots if reading.path.is_relative_to(root)), reading.path.parent)
-    other = reading.path.relative_to(root).as_posix()
-    why = f"{other}, which names {site.owner}, does not parse, so its uses are not seen"
-    if reading.line is not None:
-        why = f"`{reading.text}` is used in line {reading.line} of {other}, another file"
-    return replace(
-        site,
-        code="NP214",
-        verdict="refuse",
-        target=None,
-        reason=f"{site.norm}: {why}.",
-        edits=(),
-        imports={},
-        proof=None,
-    )
 
 
 def _lay_out(

@@ -1,0 +1,74 @@
+"""Which other files may use what a file defines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from normport.tools.discover import discover, enclosing_tree, is_skipped
+from normport.tools.git import work_tree_top
+
+
+def neighbourhood(path: Path) -> tuple[Path, bool]:
+    """The folder whose files may use those of ``path``, and whether that is all below it.
+
+    path: of a file, with all links resolved.
+
+    That is the git work tree; else the vLLM tree; else the outermost package. A file in none of
+    them has its own folder, which may be a home folder or /tmp: all below that is too much. An
+    installed package has itself: what else is installed there is not its project.
+    """
+    top = work_tree_top(path.parent)
+    if top is not None and not _is_skipped_below(top, path):
+        return top, True
+    tree = enclosing_tree(path.parent)
+    if tree is not None and not _is_installation(tree):
+        return tree, True
+    package = path.parent
+    while (package.parent / "__init__.py").is_file():
+        package = package.parent
+    if tree is not None and path.is_relative_to(tree / "vllm"):
+        package = tree / "vllm"
+    return package, (package / "__init__.py").is_file()
+
+
+def files_around(folder: Path, deep: bool) -> Iterable[Path]:
+    """The Python files of a neighbourhood as ``neighbourhood`` gives it, each once."""
+    if deep:
+        found, _ = discover([folder])
+        return [file.path for file in found]
+    below = [*folder.glob("*.py"), *_one_down(folder)]
+    beside = [path for path in _one_down(folder.parent) if path.parent != folder]
+    return [*below, *(path for path in beside if _is_same_package(folder, path))]
+
+
+def _one_down(folder: Path) -> list[Path]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if not is_skipped(str(folder), name))
+    except OSError:
+        return []
+    folders = (folder / name for name in names)
+    return [path for below in folders if not below.is_symlink() for path in below.glob("*.py")]
+
+
+def _is_same_package(folder: Path, path: Path) -> bool:
+    """Whether a file beside a folder without ``__init__.py`` imports from that folder.
+
+    Folders that lie beside each other are often strangers, with files of the same names.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    spelled = (f"..{folder.name}", f"{folder.parent.name}.{folder.name}")
+    return any(os.fsencode(name) in data for name in spelled)
+
+
+def _is_skipped_below(top: Path, path: Path) -> bool:
+    folders = [folder for folder in path.parents if folder != top and folder.is_relative_to(top)]
+    return any(is_skipped(str(folder.parent), folder.name) for folder in folders)
+
+
+def _is_installation(folder: Path) -> bool:
+    return folder.name == "site-packages" or any(folder.glob("*.dist-info"))
