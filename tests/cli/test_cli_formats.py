@@ -27,7 +27,7 @@ def test_json_contract(tree: Path, normport: Command) -> None:
     assert report["schema"] == 1
     keys = [
         *("path", "line", "column", "code", "norm", "computes"),
-        *("verdict", "target", "safety", "equivalence", "reason"),
+        *("verdict", "target", "safety", "equivalence", "reason", "lost_comments"),
     ]
     assert [list(finding) for finding in report["findings"]] == [keys] * 4
     first, _, third, _ = report["findings"]
