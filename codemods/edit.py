@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from normport.codemods.bindings import missing_imports, statement_to_join
+from normport.codemods.depth import with_deep_stack
 from normport.codemods.imports import change_names, new_statements
 from normport.codemods.layout import Passage, lay_out
 from normport.codemods.leftovers import find_leftovers, removable_aliases
@@ -41,14 +42,27 @@ def apply_plan(
     keep: names of this module that other files import from it; they are never removed.
 
     Definitions in ``plan.dead`` that something still names stay, and are missing from
-    ``removed``. Private helper functions and imports that only removed code used go too.
+    ``removed``. Private helper functions and imports that only removed code used go too, but
+    for imports under a condition (``if TYPE_CHECKING:``) or in a ``try``, imports of modules
+    whose import may have an effect, and names that a string mentions. Nothing goes from a file
+    that looks names up while it runs (``eval``, ``globals`` ...).
     """
     if not (plan.edits or plan.imports or plan.dead):
         return EditResult(source)
-    with warnings.catch_warnings():
-        # Python warns about escapes and the like in code that was there before.
-        warnings.simplefilter("ignore")
-        return _apply(source, plan, line_length, keep)
+
+    def apply() -> EditResult:
+        with warnings.catch_warnings():
+            # Python warns about escapes and the like in code that was there before.
+            warnings.simplefilter("ignore")
+            return _apply(source, plan, line_length, keep)
+
+    try:
+        return with_deep_stack(apply)
+    except RecursionError as error:
+        raise RefusedEdit(
+            "an expression or a chain of branches in the file nests too deep to be edited; "
+            "split it."
+        ) from error
 
 
 def _apply(source: bytes, plan: FilePlan, line_length: int, keep: frozenset[str]) -> EditResult:
@@ -77,12 +91,16 @@ def _apply(source: bytes, plan: FilePlan, line_length: int, keep: frozenset[str]
     joined = {
         module: top
         for module, names in missing.items()
-        if names and (top := statement_to_join(parsed, module, staying)) is not None
+        if names
+        and (top := statement_to_join(parsed, module, staying)) is not None
+        and not parsed.source.lines[top.first].startswith("\f")
     }
     unused = removable_aliases(parsed, left.imports)
     for index, top in enumerate(parsed.top):
         add = [name for module, host in joined.items() if host is top for name in missing[module]]
-        drop = [] if _is_guarded(parsed, top) else unused.get(index, [])
+        # LibCST does not count a form feed in an indent: its columns are short there.
+        astray = parsed.source.lines[top.first].startswith("\f")
+        drop = [] if astray or _is_guarded(parsed, top) else unused.get(index, [])
         if not add and not drop:
             continue
         if not add and _is_whole(top, drop):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
 
-from normport.codemods.parsed import Parsed, Span, TopLevel, bound_name, identifiers
+from normport.codemods import ordering
+from normport.codemods.parsed import Parsed, Span, TopLevel, bound_name
+
+# Modules that are imported anyway where a vLLM model is, or have no effect when imported.
+QUIET = sys.stdlib_module_names | {"einops", "numpy", "torch", "transformers", "vllm"}
 
 
 @dataclass(frozen=True)
@@ -29,10 +34,13 @@ def find_leftovers(
     """What goes once the ``replaced`` expressions have gone.
 
     A definition goes if it is in ``dead``, or is a private undecorated helper that only what
-    goes used, and nothing that stays names it: no code, no forward reference, no string that
-    reads as an expression with its name. ``new_names`` are named by the new text; those that
+    goes used, and nothing that stays names it: no code, no forward reference, no word of a
+    string other than a docstring. Nothing goes where the file looks names up while it runs.
+    ``new_names`` are named by the new text; those that
     are ``imported`` mean the import. Names in ``keep`` are used by other files.
     """
+    if parsed.looks_names_up:
+        return Leftovers((), frozenset())
     definitions = _definitions(parsed)
     planned = {name for name in dead if name in definitions} - keep
     helpers = {
@@ -52,10 +60,16 @@ def find_leftovers(
     going = _needed_only_by(parsed, going, planned, replaced)
     removed = tuple(sorted((definitions[name] for name in going), key=lambda top: top.first))
     gone = [*replaced, *(top.span for top in removed)]
+    mentioned = {
+        name
+        for words, span in parsed.mentions
+        if not any(outer.covers(span) for outer in gone)
+        for name in words
+    }
     unused = frozenset(
         name
         for name, uses in parsed.uses.items()
-        if name not in new_names | parsed.exported | keep
+        if name not in new_names | parsed.exported | keep | mentioned
         and all(any(span.covers(use.span) for span in gone) for use in uses)
     )
     return Leftovers(removed, unused)
@@ -78,12 +92,6 @@ def _closed(
     named: frozenset[str],
 ) -> set[str]:
     """The largest set of candidates that nothing outside the set and ``replaced`` names."""
-    strings = [
-        (identifiers(value), parsed.span(node))
-        for node in parsed.strings
-        if isinstance(value := node.evaluated_value, str)
-        and any(name in value for name in candidates)
-    ]
     going = set(candidates) - named
     while True:
         gone = [*replaced, *(candidates[name].span for name in going)]
@@ -95,7 +103,7 @@ def _closed(
             name
             for name in going
             if any(stays(use.span) for use in parsed.uses.get(name, ()))
-            or any(name in names and stays(span) for names, span in strings)
+            or any(name in words and stays(span) for words, span in parsed.mentions)
         }
         if not held:
             return going
@@ -123,6 +131,8 @@ def _needed_only_by(
 def removable_aliases(parsed: Parsed, unused: frozenset[str]) -> dict[int, list[cst.ImportAlias]]:
     """Which aliases of which top-level import (by its index in ``parsed.top``) may go.
 
+    An import may register or patch something, so only those of ``QUIET`` modules go, which
+    have no effect that the rest of the file lacks; a relative import's module is not known.
     ``__future__`` imports, star imports, ``import x as x`` (a declared re-export), imports
     under a condition or ``try``, and names that something else binds too stay.
     """
@@ -135,9 +145,15 @@ def removable_aliases(parsed: Parsed, unused: frozenset[str]) -> dict[int, list[
             name = bound_name(alias)
             redundant = alias.evaluated_alias == alias.evaluated_name
             bindings = {id(item) for item in parsed.global_scope.assignments[name]}
-            if name in unused and not redundant and len(bindings) == 1:
+            if name in unused and _is_quiet(node, alias) and not redundant and len(bindings) == 1:
                 found.setdefault(index, []).append(alias)
     return found
+
+
+def _is_quiet(node: cst.Import | cst.ImportFrom, alias: cst.ImportAlias) -> bool:
+    if isinstance(node, cst.Import):
+        return alias.evaluated_name.split(".")[0] in QUIET
+    return not node.relative and ordering.module_name(node).split(".")[0] in QUIET
 
 
 def _is_future(node: cst.Import | cst.ImportFrom) -> bool:

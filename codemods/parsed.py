@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from normport.codemods.model import RefusedEdit
 from normport.codemods.text import SourceText
 
 Definition = cst.ClassDef | cst.FunctionDef
+NAME_LOOKUPS = frozenset({"globals", "eval", "exec", "locals", "vars"})
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
@@ -69,6 +71,7 @@ class Parsed:
 
     def __init__(self, source: SourceText) -> None:
         self.source = source
+        self._syntax = _python_syntax(source.text)
         try:
             self.module = cst.parse_module(source.text)
         except cst.ParserSyntaxError as error:
@@ -102,11 +105,11 @@ class Parsed:
 
         Every edit is a splice at a LibCST position, so a difference would put it elsewhere.
         """
-        try:
-            body = ast.parse(self.source.text).body
-        except SyntaxError as error:
-            raise RefusedEdit(f"line {error.lineno}: Python cannot parse the file.") from error
-        theirs = [(node.lineno, node.end_lineno or node.lineno) for node in body]
+        if isinstance(self._syntax, SyntaxError):
+            raise RefusedEdit(
+                f"line {self._syntax.lineno}: Python cannot parse the file."
+            ) from self._syntax
+        theirs = [(node.lineno, node.end_lineno or node.lineno) for node in self._syntax.body]
         ours = [
             (self.source.line_at(self.span(node).start) + 1, top.last + 1)
             for top in self.top
@@ -158,6 +161,53 @@ class Parsed:
         ]
 
     @cached_property
+    def mentions(self) -> list[tuple[frozenset[str], Span]]:
+        """The words of every string that is no statement of its own, f-string pieces too.
+
+        Literals that stand side by side count as the one string that they are.
+        """
+        nodes = list(ast.walk(self.syntax))
+        alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        return [
+            (frozenset(re.findall(r"\w+", node.value)), self._python_span(node))
+            for node in nodes
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in alone
+        ]
+
+    @cached_property
+    def looks_names_up(self) -> bool:
+        """True where the code has a built-in that can reach any name while it runs."""
+        return any(
+            (isinstance(node, ast.Name) and node.id in NAME_LOOKUPS)
+            or (
+                isinstance(node, ast.Attribute)
+                and node.attr in NAME_LOOKUPS
+                and isinstance(node.value, ast.Name)
+                and node.value.id in ("builtins", "__builtins__")
+            )
+            for node in ast.walk(self.syntax)
+        )
+
+    @property
+    def syntax(self) -> ast.Module:
+        """Python's own tree of the file."""
+        assert isinstance(self._syntax, ast.Module), "checked when the file was parsed"
+        return self._syntax
+
+    def _python_span(self, node: ast.expr) -> Span:
+        return Span(
+            self._python_offset(node.lineno, node.col_offset),
+            self._python_offset(node.end_lineno or node.lineno, node.end_col_offset or 0),
+        )
+
+    def _python_offset(self, line: int, column: int) -> int:
+        """Python counts columns in bytes of UTF-8."""
+        before = self.source.lines[line - 1].encode()[:column]
+        return self.source.offset(line, len(before.decode()))
+
+    @cached_property
     def exported(self) -> frozenset[str]:
         """The names that statements about ``__all__`` list."""
         spans = [top.span for top in self.top if self._text(top).startswith("__all__")]
@@ -189,6 +239,17 @@ class Parsed:
         while line - 1 > floor and self.source.lines[line - 1].startswith("#"):
             line -= 1
         return top.first if line == 0 else line
+
+
+def _python_syntax(text: str) -> ast.Module | SyntaxError:
+    """Read before LibCST does, whose parser has no limit of its own to how deep code nests."""
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        return error
+    except MemoryError as error:
+        # The parser's own stack, not the machine's memory.
+        raise RecursionError("Python's parser ran out of levels") from error
 
 
 def bound_name(alias: cst.ImportAlias) -> str:

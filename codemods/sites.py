@@ -73,6 +73,13 @@ def _site(
         if re.sub(r"\r\n?", "\n", parsed.source.text[span.start : span.end]) == wanted:
             break
     else:
+        if any(
+            re.match(r"[ \t]*\f", line) for line in parsed.source.lines[edit.line - 1 : edit.line]
+        ):
+            raise RefusedEdit(
+                f"line {edit.line}: LibCST does not count the form feed in the indent, so the "
+                "line cannot be edited; take the form feed out."
+            )
         raise RefusedEdit(
             f"line {edit.line}, column {edit.column}: {wanted!r} does not stand here; "
             "the file has changed since it was read."

@@ -181,11 +181,16 @@ def test_every_line_outside_the_edited_statements_stays(seed: int) -> None:
     before = source.replace("\n", newline).encode()
     after = expected.replace("\n", newline).encode()
     check_transformed(before, after, FilePlan(tuple(found), {}))
-    dead = "\n\nclass Old:  # gone\n    pass\n\n\n"
-    with_class = apply_plan((source + dead).encode(), FilePlan(tuple(found), NORM, ("Old",)))
+    dead = "\n\nclass Unused:  # gone\n    pass\n\n\n"
+    with_class = apply_plan((source + dead).encode(), FilePlan(tuple(found), NORM, ("Unused",)))
     kept = [line for line in expected.splitlines() if line.strip()]
     result = [line for line in with_class.source.decode().splitlines() if line.strip()]
     added = f"from {LAYERNORM} import RMSNorm"
     assert [line for line in result if line != added] == kept
     assert result.count(added) == 1
     assert with_class.lost_comments == ("# gone",)
+
+
+def test_a_form_feed_in_an_indent_is_refused_as_such() -> None:
+    before = "class A:\n    def f(self):\n        pass\n\f        self.x = Old(1)\n"
+    check_refused(before, plan(before, {"Old(1)": "list(1)"}), "line 4: .* form feed")

@@ -176,6 +176,10 @@ REFERENCES = {
     "a del": "del Old\n",
     "an f-string": 'x = f"{Old}"\n',
     "a second binding": "Old = decorate(1)\n",
+    "a sentence": 'x = "Old norms are gone"\n',
+    "a part of an f-string": 'x = f"models:Old {y}"\n',
+    "a string in two parts": 'x = "models.O" "ld"\n',
+    "eval in the file": "y = eval(x)\n",
     "a match": "match x:\n    case Old(): pass\n",
 }
 
@@ -187,7 +191,7 @@ def test_a_class_that_is_still_named_stays(case: str) -> None:
 
 NO_REFERENCES = {
     "a docstring": '"""Old is gone."""\n',
-    "a sentence": 'x = "Old norms are gone"\n',
+    "a longer word in a string": 'x = "Olden norms"\n',
     "a local of that name": "def f(Old):\n    return Old\n",
     "an attribute of that name": "x = y.Old\n",
     "a keyword of that name": "x = dict(Old=1)\n",
@@ -303,17 +307,20 @@ IMPORTS = {
     "a part of a module": ("import os\nimport {math}.part\n", "import os\n"),
     "one of two": ("import os, {math}\n", "import os\n"),
     "the first of two": ("import {math}, os\n", "import os\n"),
-    "a from-import": ("import os\nfrom x import {math}\n", "import os\n"),
-    "the last of three": ("from x import a, os, {math}\n", "from x import a, os\n"),
-    "the middle of three": ("from x import a, {math}, os\n", "from x import a, os\n"),
-    "one a line": ("from x import (\n    {math},\n    os,\n)\n", "from x import (\n    os,\n)\n"),
+    "a from-import": ("import os\nfrom torch import {math}\n", "import os\n"),
+    "the last of three": ("from torch import a, os, {math}\n", "from torch import a, os\n"),
+    "the middle of three": ("from torch import a, {math}, os\n", "from torch import a, os\n"),
+    "one a line": (
+        "from torch import (\n    {math},\n    os,\n)\n",
+        "from torch import (\n    os,\n)\n",
+    ),
     "one a line, comments of the others": (
-        "from x import (\n    a,  # of a\n    {math},\n    # of os\n    os,  # too\n)  # end\n",
-        "from x import (\n    a,  # of a\n    # of os\n    os,  # too\n)  # end\n",
+        "from torch import (\n    a,  # of a\n    {math},\n    # of os\n    os,  # too\n)  # end\n",
+        "from torch import (\n    a,  # of a\n    # of os\n    os,  # too\n)  # end\n",
     ),
     "the last of some lines": (
-        "from x import (a, b,\n               os, {math})\n",
-        "from x import (a, b,\n               os)\n",
+        "from torch import (a, b,\n               os, {math})\n",
+        "from torch import (a, b,\n               os)\n",
     ),
     "its section goes": (
         "import os\n\nimport {math}\n\nimport vllm\n",
@@ -325,14 +332,18 @@ IMPORTS = {
     ),
     "a comment beside it": ("import os\nimport {math}  # needed\n", None),
     "a comment above it": ("import os\n# needed\nimport {math}\n", None),
-    "a comment in it": ("from x import (\n    os,\n    {math},  # needed\n)\n", None),
+    "a comment in it": ("from torch import (\n    os,\n    {math},  # needed\n)\n", None),
     "a comment on the line above in it": (
-        "from x import (\n    os,\n    # needed\n    {math},\n)\n",
+        "from torch import (\n    os,\n    # needed\n    {math},\n)\n",
         None,
     ),
-    "noqa F401": ("import os\nfrom x import {math}, a  # noqa: F401\n", None),
-    "a bare noqa": ("import os\nfrom x import {math}, a  # noqa\n", None),
-    "a declared re-export": ("import os\nfrom x import {math} as {math}\n", None),
+    "noqa F401": ("import os\nfrom torch import {math}, a  # noqa: F401\n", None),
+    "a bare noqa": ("import os\nfrom torch import {math}, a  # noqa\n", None),
+    "a declared re-export": ("import os\nfrom torch import {math} as {math}\n", None),
+    "of a module that may have an effect": ("import os\nfrom plugin import {math}\n", None),
+    "of a relative module": ("import os\nfrom .plugin import {math}\n", None),
+    "a string names it": ('import os\nimport {math}\n\nt = list["{math}.T"]\n', None),
+    "an f-string names it": ('import os\nimport {math}\n\nt = f"{math}.{{os}}"\n', None),
     "in a try": ("import os\ntry:\n    import {math}\nexcept ImportError:\n    pass\n", None),
     "for type checkers": ("import os\nif TYPE_CHECKING:\n    import {math}\n", None),
     "with a fallback": ("import os\nimport {math}\nif 1:\n    {math} = None\n", None),
@@ -340,13 +351,13 @@ IMPORTS = {
     "shares its line": ("import os\nimport {math}; x = 1\n", None),
     "a future statement": ("from __future__ import annotations\nimport os\n", None),
     "two on its lines": (
-        "from x import (a, {math},\n    {pi}, os)\n",
-        "from x import (a, os)\n",
+        "from torch import (a, {math},\n    {pi}, os)\n",
+        "from torch import (a, os)\n",
     ),
-    "the last two": ("from x import os, {math}, {pi}\n", "from x import os\n"),
+    "the last two": ("from torch import os, {math}, {pi}\n", "from torch import os\n"),
     "all but the first": (
-        "from x import (\n    os,\n    {math}, {pi},\n)\n",
-        "from x import (\n    os,\n)\n",
+        "from torch import (\n    os,\n    {math}, {pi},\n)\n",
+        "from torch import (\n    os,\n)\n",
     ),
 }
 
