@@ -43,9 +43,9 @@ batch-invariant mode. The guards are many because the kernels check only some of
 themselves and compute something else, without an error, for the rest. Without tokens
 nothing runs. In traced code whatever depends on the row count is checked inside the
 ops, because vLLM drops Dynamo's guards and a branch there would freeze. Traced code
-gives the fused op copies that Inductor does not drop, because the op works in place and
-a graph does not keep which of its arguments share memory; so compiled code does not
-write its arguments.
+adds first and then calls xpu_gemma_rms_norm, because the fused op works in place and a
+graph does not keep which of its arguments share memory; the result is the fused
+kernel's, and compiled code does not write its arguments.
 
 One difference is accepted, as upstream accepts it: the fused kernel normalizes
 x + residual after rounding the sum to the dtype, the native path before. In float16

@@ -24,7 +24,7 @@ class GemmaRMSNorm(torch.nn.Module):
         Traced code only branches here on what the row count cannot change; the ops
         check the rest and compute natively where the kernel does not apply. With a
         residual, ``x`` and ``residual`` may be written in place: use what is returned.
-        Traced code writes copies and leaves its arguments alone.
+        Traced code adds, then normalizes, and leaves its arguments alone.
         The fused kernel normalizes the rounded sum, the native path the unrounded one.
         """
         # Registers torch.ops.vllm.xpu_gemma_rms_norm; it imports on XPU only.
@@ -53,15 +53,13 @@ class GemmaRMSNorm(torch.nn.Module):
             if not invariant and _xpu_ops.fused_add_gemma_rms_norm_traceable(
                 x, residual, weight
             ):
-                # Functionalization and Inductor do not keep it that arguments of an
-                # in-place op share memory, nor that they do not, and Inductor drops
-                # clones. It keeps these two, which copy and cannot be merged.
-                x = torch.maximum(x, x).contiguous()
-                residual = torch.minimum(residual, residual).contiguous()
-                torch.ops.vllm.xpu_fused_add_gemma_rms_norm(
-                    x, residual, weight, epsilon
-                )
-                return x, residual
+                # The fused op works in place, and a graph keeps neither that its
+                # arguments share memory nor that they do not. The sum is a new tensor,
+                # rounded as the fused kernel rounds it.
+                total = x + residual
+                out = torch.empty_like(total, memory_format=torch.contiguous_format)
+                torch.ops.vllm.xpu_gemma_rms_norm(out, total, weight, epsilon)
+                return out, total
         elif not invariant and _xpu_ops.fused_add_gemma_rms_norm_supported(
             x, residual, weight
         ):

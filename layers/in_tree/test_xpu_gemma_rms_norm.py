@@ -262,10 +262,9 @@ COMPILED_PAIRS = {
 }
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("case", COMPILED_PAIRS)
-def test_compiled_fallback(layer, case, backend) -> None:
-    """Traced code normalizes copies, so memory may be shared within the graph."""
+def test_compiled_shared_memory(layer, case) -> None:
+    """Traced code normalizes the sum, so memory may be shared within the graph."""
 
     def forward(norm, x):
         return norm(*COMPILED_PAIRS[case](x * 2))
@@ -274,9 +273,9 @@ def test_compiled_fallback(layer, case, backend) -> None:
     torch._dynamo.mark_dynamic(x, 0)
     before = x.clone()
     expected = forward(layer.forward_native, x)
-    compiled = torch.compile(forward, fullgraph=True, backend=backend)
+    compiled = torch.compile(forward, fullgraph=True, backend="aot_eager")
     result, calls = _run(compiled, layer.forward_xpu, x)
-    assert calls == [0, 1]
+    assert calls == [1, 0]
     assert torch.equal(x, before)
     for got, want in zip(result, expected, strict=True):
         torch.testing.assert_close(got, want, atol=4e-2, rtol=2e-2)

@@ -54,9 +54,9 @@ def gemma_rms_norm_supported(x: torch.Tensor, weight: torch.Tensor) -> bool:
 def fused_add_gemma_rms_norm_traceable(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
 ) -> bool:
-    """Whether traced code may leave copies of both to the op.
+    """Whether traced code may leave the sum of both to ``xpu_gemma_rms_norm``.
 
-    Looks only at what a graph fixes. Strides and shared memory do not matter to copies.
+    Looks only at what a graph fixes. Strides and shared memory do not matter to a sum.
     """
     return (
         residual.dtype == x.dtype
