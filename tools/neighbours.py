@@ -40,7 +40,12 @@ def files_around(folder: Path, deep: bool) -> Iterable[Path]:
         return [file.path for file in found]
     below = [*folder.glob("*.py"), *_one_down(folder)]
     beside = [path for path in _one_down(folder.parent) if path.parent != folder]
-    return [*below, *(path for path in beside if _is_same_package(folder, path))]
+    # A pipe of that name is no source, and reading it might never end.
+    return [
+        path
+        for path in (*below, *(path for path in beside if _is_same_package(folder, path)))
+        if path.is_file()
+    ]
 
 
 def _one_down(folder: Path) -> list[Path]:
@@ -58,7 +63,7 @@ def _is_same_package(folder: Path, path: Path) -> bool:
     Folders that lie beside each other are often strangers, with files of the same names.
     """
     try:
-        data = path.read_bytes()
+        data = path.read_bytes() if path.is_file() else b""
     except OSError:
         return False
     spelled = (f"..{folder.name}", f"{folder.parent.name}.{folder.name}")
