@@ -11,7 +11,7 @@ import ast
 from collections.abc import Mapping, Sequence
 
 from normport.codemods.expressions import BINARY, Expressions, is_super, truth
-from normport.codemods.module_info import ModuleInfo
+from normport.codemods.module_info import ModuleInfo, stored_names
 from normport.codemods.values import (
     Const,
     Factory,
@@ -144,7 +144,7 @@ class Evaluator(Expressions):
         """A loop, a with block and the like: what it stores is not known, as in ``_both``."""
         why = f"a {type(node).__name__.lower()} statement in line {node.lineno}"
         self.instance.notes.append(why)
-        stored = {name: env.get(name) for name in _stored(node)}
+        stored = {name: env.get(name) for name in stored_names(node)}
         for name, value in stored.items():
             env[name] = _either(why, [value])
         if any(isinstance(n, ast.Return) for n in ast.walk(node)):
@@ -174,7 +174,7 @@ class Evaluator(Expressions):
                 outcomes.append(inner)
             except _Return as result:
                 returned.append(result.value)
-        for name in _stored(node):
+        for name in stored_names(node):
             env[name] = _either(why, [outcome.get(name) for outcome in outcomes])
         for attribute in _stored_attributes(node):
             value = self.instance.attributes.get(attribute)
@@ -258,12 +258,6 @@ def _named(value: Value, name: str) -> Value:
     if isinstance(value, Weight) and not value.name:
         return Weight(value.dtype, name, value.shape, value.initial, value.buffer)
     return value
-
-
-def _stored(node: ast.AST) -> set[str]:
-    return {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
 
 
 def _stored_attributes(node: ast.AST) -> set[str]:

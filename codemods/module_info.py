@@ -206,3 +206,10 @@ def read_module(text: str) -> ModuleInfo:
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
             info.bind(statement.target, statement.value)
     return info
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """Names that ``node`` assigns to, at any depth."""
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from normport.codemods.module_info import ModuleInfo
+from normport.codemods.module_info import ModuleInfo, stored_names
 from normport.codemods.scopes import ConstructorScope, parameters
 
 _SAME_SIZE = {
@@ -75,7 +75,7 @@ class SizeInference:
         self._nested(self.init)
         for method in self.node.body:
             if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method != self.init:
-                self._local = _stored(method) | parameters(method)
+                self._local = stored_names(method) | parameters(method)
                 self._unsteady = _bound_oddly(method)
                 self._block(method.body, {})
         if not self._found:
@@ -129,7 +129,7 @@ class SizeInference:
                     env[name] = sizes.pop() if len(sizes) == 1 else None
             case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef() | ast.Match():
                 self._nested(node)
-                for name in _stored(node):
+                for name in stored_names(node):
                     env[name] = None
             case ast.Expr(value=ast.Call(func=ast.Attribute() as function)):
                 self._visit(node.value, env)
@@ -137,7 +137,7 @@ class SizeInference:
                 if function.attr.endswith("_") and isinstance(changed, ast.Name):
                     env[changed.id] = None
             case _:
-                for name in _stored(node):
+                for name in stored_names(node):
                     env[name] = None
                 bodies = [getattr(node, field, []) for field in ("body", "orelse", "finalbody")]
                 for handler in getattr(node, "handlers", []):
@@ -150,7 +150,7 @@ class SizeInference:
                 for body in bodies:
                     self._block(body, env)
                 if bodies != [[], [], []]:
-                    for name in _stored(node):
+                    for name in stored_names(node):
                         env[name] = None
 
     def _nested(self, node: ast.AST) -> None:
@@ -256,7 +256,7 @@ class SizeInference:
 
     def _method_text(self, node: ast.expr) -> str | None:
         """``node`` of a method's scope as text that means the same in the constructor."""
-        hidden = self._local | _stored(self.init) | parameters(self.init)
+        hidden = self._local | stored_names(self.init) | parameters(self.init)
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and part.id != "self" and part.id in hidden:
                 return None
@@ -319,9 +319,3 @@ def _bound_oddly(node: ast.AST) -> set[str]:
         elif isinstance(part, ast.Global | ast.Nonlocal):
             found.update(part.names)
     return found
-
-
-def _stored(node: ast.AST) -> set[str]:
-    return {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
