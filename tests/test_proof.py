@@ -322,7 +322,7 @@ def test_without_torch_the_message_says_what_to_install(
 ) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('No module named torch')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"pip install 'normport\[proof\]', or pass --no-proof"):
+    with pytest.raises(UserError, match=r"`pip install '\.\[proof\]'`.* or pass --no-proof"):
         prove([SAME], None)
 
 
