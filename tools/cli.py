@@ -21,12 +21,19 @@ from normport.tools.options import (
     Checkout,
     Diff,
     Dims,
+    Exclude,
+    ForceExclude,
     Format,
+    Ignore,
     Installed,
+    Interactive,
     NoProof,
     OutputFormat,
     Paths,
+    Select,
     SeriesFolder,
+    ShowDone,
+    StdinFilename,
     Strict,
     Unsafe,
     Write,
@@ -77,11 +84,28 @@ def scan(
     unsafe: Unsafe = False,
     dim: Dims = None,
     strict: Strict = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    exclude: Exclude = None,
+    force_exclude: ForceExclude = False,
+    show_done: ShowDone = False,
+    stdin_filename: StdinFilename = None,
 ) -> None:
     """Every model-local norm: what it computes, what it can become, or why it stays."""
     from normport.tools.commands import Request, rewrite_command
+    from normport.tools.inputs import Options
 
-    request = Request(paths=paths, no_proof=no_proof, unsafe=unsafe, dims=dim, strict=strict)
+    request = Request(
+        paths=paths,
+        inputs=Options(select, ignore, exclude, force_exclude),
+        no_proof=no_proof,
+        unsafe=unsafe,
+        dims=dim,
+        strict=strict,
+        table=True,
+        show_done=show_done,
+        stdin_filename=stdin_filename,
+    )
     raise typer.Exit(rewrite_command(request, output_format))
 
 
@@ -91,18 +115,30 @@ def rewrite(
     output_format: Format = OutputFormat.text,
     diff: Diff = False,
     write: Write = False,
+    interactive: Interactive = False,
     unsafe: Unsafe = False,
     allow_unproven: AllowUnproven = False,
     no_proof: NoProof = False,
     dim: Dims = None,
     strict: Strict = False,
     allow_dirty: AllowDirty = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    exclude: Exclude = None,
+    force_exclude: ForceExclude = False,
+    show_done: ShowDone = False,
+    stdin_filename: StdinFilename = None,
 ) -> None:
-    """Convert model-local norms to standard layers: report, --diff or --write."""
+    """Convert model-local norms to standard layers: report, --diff, --write or --interactive."""
     from normport.tools.commands import Request, rewrite_command
+    from normport.tools.inputs import Options
 
     request = Request(
         paths=paths,
+        inputs=Options(select, ignore, exclude, force_exclude),
+        stdin_filename=stdin_filename,
+        show_done=show_done,
+        interactive=interactive,
         no_proof=no_proof,
         unsafe=unsafe,
         dims=dim,

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from normport.tools import standard_input
 from normport.tools.diffs import git_diff
-from normport.tools.discover import argument_root, shown_path
+from normport.tools.discover import PythonFile, argument_root, shown_path
 from normport.tools.errors import UserError
-from normport.tools.findings import FileResult, Report, Safety
+from normport.tools.findings import FileResult, Report, Safety, joined
 from normport.tools.formats import render
+from normport.tools.formats.look import Look
 from normport.tools.git import work_tree_top
+from normport.tools.inputs import Batch, Options, batches, stdin_batch
 from normport.tools.options import OutputFormat
 from normport.tools.pipeline import Settings, run
-from normport.tools.terminal import colour_wanted, note, progress, write_bytes, write_text
+from normport.tools.summary import counted, footer, many
+from normport.tools.terminal import (
+    colour_wanted,
+    note,
+    progress,
+    stdout_is_terminal,
+    write_bytes,
+    write_text,
+)
 from normport.tools.tree import FileChange
 from normport.tools.workspace import apply_everywhere, recover, was_interrupted
 
@@ -27,9 +38,17 @@ DONE, LEFT, FAILED = 0, 1, 2
 
 @dataclass(frozen=True)
 class Request:
-    """The options of ``scan`` and ``rewrite`` as the user gave them."""
+    """The options of ``scan`` and ``rewrite`` as the user gave them.
+
+    inputs: those that choose files and rules. table: print the census, not site after site.
+    """
 
     paths: Sequence[Path]
+    inputs: Options
+    stdin_filename: Path | None = None
+    table: bool = False
+    show_done: bool = False
+    interactive: bool = False
     no_proof: bool = False
     unsafe: bool = False
     dims: Sequence[str] | None = None
@@ -80,7 +99,7 @@ def check_dims(dims: Mapping[str, str], report: Report) -> None:
     held = {
         f"{site.owner}.{site.attribute}": (result, site)
         for result in report.results
-        for site in result.sites
+        for site in (*result.sites, *result.hidden)
         if site.owner and site.attribute and site.computes and site.computes.weight == "none"
     }
     for name, text in dims.items():
@@ -103,8 +122,7 @@ def _without_dims(result: FileResult, site: Site) -> str | None:
     """What the site becomes when its size is left to be inferred; None when it cannot be."""
     from normport.codemods.analyze import find_sites
 
-    data = result.change.before if result.change else result.file.read_bytes()
-    for other in find_sites(data or b"", str(result.file)):
+    for other in find_sites(result.source, str(result.file)):
         if (other.line, other.column) == (site.line, site.column):
             return other.target if other.verdict == "convert" else None
     return None
@@ -112,37 +130,84 @@ def _without_dims(result: FileResult, site: Site) -> str | None:
 
 def rewrite_command(request: Request, output_format: OutputFormat) -> int:
     """Carry out ``scan`` or ``rewrite`` and return the exit status."""
-    if request.diff and request.write:
-        raise UserError("--diff and --write exclude each other; look at the diff first.")
-    if request.diff and output_format is not OutputFormat.text:
-        raise UserError("--diff prints nothing but a diff; leave out --output-format.")
-    _recover(request)
-    with progress() as show:
-        settings = Settings(
-            unsafe=request.unsafe,
-            accept=accepted(request.unsafe, request.allow_unproven),
-            proof=not request.no_proof,
-            dims=parse_dims(request.dims),
-            progress=show,
-        )
-        report = run(request.paths, settings)
-    check_dims(settings.dims, report)
+    _check(request, output_format)
+    source: PythonFile | None = None
+    if standard_input.wanted(request.paths, request.stdin_filename):
+        source, batch = stdin_batch(request.stdin_filename, request.inputs)
+        found = [batch]
+    else:
+        _recover(request)
+        found = batches(request.paths, request.inputs)
+    report = _report(request, found)
     for error in report.errors:
         note(f"error: {error.message}")
     for line in report.notes:
         note(f"note: {line}")
+    for complaint in report.complaints:
+        note(f"warning: {complaint}")
     written = False
-    if request.write and not report.errors:
+    if source is not None and request.write:
+        written = _write_source(source, report)
+    elif (request.write or request.interactive) and not report.errors:
         written = _write(report.changed, request.allow_dirty)
     if request.diff:
         write_bytes(git_diff(_for_git(result) for result in report.changed))
-    else:
-        printed = report.without_applied() if written else report
-        if output_format is not OutputFormat.text:
-            printed = report
-        write_text(render(printed, output_format, color=colour_wanted()))
+    elif not (request.interactive or (source is not None and request.write)):
+        left = written and output_format is OutputFormat.text
+        look = Look(stdout_is_terminal(), colour_wanted(), request.table, request.show_done)
+        write_text(render(report.without_applied() if left else report, output_format, look))
     _summarise(report, request, written)
     return _status(report, request, written)
+
+
+def _check(request: Request, output_format: OutputFormat) -> None:
+    """Raises UserError for options that do not go together."""
+    text = output_format is OutputFormat.text
+    if request.diff and request.write:
+        raise UserError("--diff and --write exclude each other; look at the diff first.")
+    if request.diff and not text:
+        raise UserError("--diff prints nothing but a diff; leave out --output-format.")
+    from_stdin = standard_input.wanted(request.paths, request.stdin_filename)
+    if from_stdin and request.write and not text:
+        raise UserError("--write prints the new source of `-`; leave out --output-format.")
+    if request.interactive:
+        if request.diff or not text:
+            raise UserError("--interactive asks; leave out --diff and --output-format.")
+        if from_stdin:
+            raise UserError("--interactive reads answers from stdin; name a file instead of `-`.")
+        from normport.tools.interactive import check_terminal
+
+        check_terminal()
+
+
+def _report(request: Request, found: Sequence[Batch]) -> Report:
+    """Analyse each batch under its own configuration; ask site by site if that is wanted."""
+    dims = parse_dims(request.dims)
+    with progress() as show:
+        common = Settings(
+            unsafe=request.unsafe,
+            accept=accepted(request.unsafe, request.allow_unproven),
+            proof=not request.no_proof,
+            progress=show,
+        )
+        work = [(batch, _settings(common, batch, dims)) for batch in found]
+        if request.interactive:
+            from normport.tools.interactive import prepare
+
+            prepared = [prepare(batch, settings) for batch, settings in work]
+        else:
+            reports = [run(batch.files, batch.errors, settings) for batch, settings in work]
+    if request.interactive:
+        from normport.tools.interactive import ask
+
+        reports = ask(prepared, allow_dirty=request.allow_dirty)
+    report = joined(reports)
+    check_dims(dims, report)
+    return report
+
+
+def _settings(common: Settings, batch: Batch, dims: Mapping[str, str]) -> Settings:
+    return replace(common, selection=batch.selection, dims={**batch.dims, **dims})
 
 
 def _recover(request: Request) -> None:
@@ -173,6 +238,15 @@ def _write(changed: Sequence[FileResult], allow_dirty: bool) -> bool:
     return bool(by_root)
 
 
+def _write_source(source: PythonFile, report: Report) -> bool:
+    """Print the source from stdin as it is afterwards, also when nothing changes in it."""
+    if report.errors:
+        return False
+    changes = [result.change for result in report.changed if result.change is not None]
+    write_bytes(changes[0].after if changes else source.read())
+    return bool(changes)
+
+
 def _for_git(result: FileResult) -> FileChange:
     assert result.change is not None
     top = work_tree_top(result.file.parent)
@@ -189,18 +263,14 @@ def _status(report: Report, request: Request, written: bool) -> int:
     if report.errors:
         return FAILED
     findings = report.without_applied().findings if written else report.findings
-    left = any(finding.verdict == "convert" for finding in findings)
-    refused = request.strict and any(finding.verdict == "refuse" for finding in findings)
+    ours = [finding for finding in findings if not finding.apart]
+    left = any(finding.verdict == "convert" for finding in ours)
+    refused = request.strict and any(finding.verdict == "refuse" for finding in ours)
     return LEFT if left or refused else DONE
 
 
 def _summarise(report: Report, request: Request, written: bool) -> None:
-    counts = report.counts()
-    note(
-        f"{many(counts['files'], 'file')}, {many(counts['findings'], 'norm')}: "
-        f"{counts['convert']} to convert, {counts['done']} standard already, "
-        f"{counts['refuse']} refused."
-    )
+    note(counted(report))
     for finding in report.findings:
         for comment in finding.lost_comments:
             where = f"{finding.shown}: {finding.norm}"
@@ -208,18 +278,9 @@ def _summarise(report: Report, request: Request, written: bool) -> None:
     applied = sum(finding.applied for finding in report.findings)
     if written:
         note(f"Converted {many(applied, 'norm')} in {many(len(report.changed), 'file')}.")
-    elif request.write and report.errors:
+    elif (request.write or request.interactive) and report.errors:
         note("Nothing was written, because of the errors above.")
-    elif applied and not request.diff:
-        note(f"{many(applied, 'norm')} can be converted with `normport rewrite --write`.")
-    waiting = [f for f in report.findings if f.verdict == "convert" and not f.applied]
-    more = " more" if applied else ""
-    for safety, option in (("unsafe", "--unsafe"), ("unproven", "--allow-unproven")):
-        number = sum(finding.safety == safety for finding in waiting)
-        if number:
-            note(f"{number}{more} with `normport rewrite --write {option}`.")
-
-
-def many(number: int, what: str) -> str:
-    """``1 file``, ``2 files``."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
+    elif request.interactive:
+        note("Nothing was written.")
+    for line in footer(report.findings, told=written or request.diff):
+        note(line)

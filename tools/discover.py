@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from normport.tools.findings import FileError
@@ -23,17 +23,23 @@ class PythonFile:
         ``vllm/``; otherwise the argument itself, or the folder of an argument that is a file.
     tree: the vLLM tree it lies in, if any.
     named: the user gave this very file, so it is parsed even if it cannot hold a norm.
+    source: the content where it is not the one on the disk.
     """
 
     path: Path
     root: Path
     tree: Path | None
     named: bool
+    source: bytes | None = field(default=None, compare=False, repr=False)
 
     @property
     def relative(self) -> str:
         """The path that reports give, with ``/``."""
         return self.path.relative_to(self.root).as_posix()
+
+    def read(self) -> bytes:
+        """The content; OSError when it cannot be read."""
+        return self.path.read_bytes() if self.source is None else self.source
 
 
 def enclosing_tree(path: Path) -> Path | None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from normport.codemods.model import Computes, Site, Verdict
 from normport.tools.proof import Equivalence
+from normport.tools.suppressions import Complaint
 from normport.tools.tree import FileChange
 
 Safety = Literal["safe", "unsafe", "unproven"]
 
 LOSES = "NP302"
 """The rule of a site whose edit would lose something."""
+
+APART = "NP4"
+"""What the codes of findings begin with that are listed and counted apart."""
 
 SCHEMA = 1
 """Version of the JSON of ``scan`` and ``rewrite``; it changes when a field changes meaning."""
@@ -48,6 +52,11 @@ class Finding:
     reason: str | None
     applied: bool = False
     lost_comments: tuple[str, ...] = ()
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is no model's norm: a device kernel, a fusion pass, a standard layer's own."""
+        return self.code.startswith(APART)
 
     def to_json(self) -> dict[str, object]:
         """The finding as the contract spells it."""
@@ -126,6 +135,8 @@ class FileResult:
 
     root: the folder that ``change.path`` and the findings' paths are relative to.
     lost_comments: comments that go with a removed class.
+    hidden: sites whose finding a comment or the choice of rules keeps out; ``ignored`` of them by
+        a comment. complaints: about such comments. source: the file as it was read.
     """
 
     file: Path
@@ -135,6 +146,10 @@ class FileResult:
     change: FileChange | None = None
     removed: tuple[str, ...] = ()
     lost_comments: tuple[str, ...] = ()
+    hidden: tuple[Site, ...] = ()
+    ignored: int = 0
+    complaints: tuple[Complaint, ...] = ()
+    source: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -169,20 +184,23 @@ class Report:
         )
         return replace(self, results=tuple(results))
 
+    @property
+    def complaints(self) -> list[Complaint]:
+        """What is wrong with the ``# normport: ignore`` comments of all files."""
+        found = [complaint for result in self.results for complaint in result.complaints]
+        return sorted(found, key=lambda c: (c.shown, c.line, c.column))
+
     def counts(self) -> dict[str, int]:
-        """The numbers of the summary; ``convert`` is split by safety."""
-        findings = self.findings
-        verdicts = Counter(finding.verdict for finding in findings)
-        safeties = Counter(f.safety for f in findings if f.verdict == "convert")
+        """The numbers of the summary; ``convert`` is split by safety, ``ignored`` by comments.
+
+        What is listed apart is among ``findings`` and ``apart`` only.
+        """
+        found = self.findings
         return {
             "files": self.files,
-            "findings": len(findings),
-            "convert": verdicts["convert"],
-            "done": verdicts["done"],
-            "refuse": verdicts["refuse"],
-            "safe": safeties["safe"],
-            "unsafe": safeties["unsafe"],
-            "unproven": safeties["unproven"],
+            "findings": len(found),
+            **count(found),
+            "ignored": sum(result.ignored for result in self.results),
             "errors": len(self.errors),
         }
 
@@ -192,5 +210,54 @@ class Report:
             "schema": SCHEMA,
             "findings": [finding.to_json() for finding in self.findings],
             "errors": [asdict(error) for error in self.errors],
-            "summary": self.counts(),
+            "summary": {
+                **self.counts(),
+                "directories": by_directory((f.path, f) for f in self.findings),
+                "unused_ignores": [asdict(complaint) for complaint in self.complaints],
+            },
         }
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """The reports of several runs, whose files differ, as one."""
+    return Report(
+        results=tuple(result for report in reports for result in report.results),
+        errors=tuple(error for report in reports for error in report.errors),
+        files=sum(report.files for report in reports),
+        notes=tuple(dict.fromkeys(line for report in reports for line in report.notes)),
+    )
+
+
+COUNTED = {
+    "norms": "norms",
+    "to convert": "convert",
+    "refused": "refuse",
+    "standard already": "done",
+    "apart": "apart",
+}
+"""The counts of a directory in the words for people, and their keys."""
+
+
+def count(findings: Sequence[Finding]) -> dict[str, int]:
+    """How many norms and sites of each verdict and safety; ``norms`` are the local ones."""
+    ours = [finding for finding in findings if not finding.apart]
+    verdicts = Counter(finding.verdict for finding in ours)
+    safeties = Counter(f.safety for f in ours if f.verdict == "convert")
+    return {
+        "norms": len({(f.shown, f.norm) for f in ours if f.verdict != "done"}),
+        "convert": verdicts["convert"],
+        "done": verdicts["done"],
+        "refuse": verdicts["refuse"],
+        "safe": safeties["safe"],
+        "unsafe": safeties["unsafe"],
+        "unproven": safeties["unproven"],
+        "apart": len(findings) - len(ours),
+    }
+
+
+def by_directory(placed: Iterable[tuple[str, Finding]]) -> dict[str, dict[str, int]]:
+    """``count`` for each directory of the paths given with the findings."""
+    found: dict[str, list[Finding]] = {}
+    for path, finding in placed:
+        found.setdefault(path.rpartition("/")[0] or ".", []).append(finding)
+    return {directory: count(found[directory]) for directory in sorted(found)}

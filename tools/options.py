@@ -38,7 +38,9 @@ def folder_option(text: str) -> Path:
 Paths = Annotated[
     list[Path],
     typer.Argument(
-        metavar="PATH...", parser=path_argument, help="Python files, folders, or a vLLM checkout."
+        metavar="PATH...",
+        parser=path_argument,
+        help="Python files, folders, a vLLM checkout, or `-`.",
     ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--output-format", help="How findings are printed.")]
@@ -60,6 +62,42 @@ Dims = Annotated[
         metavar="CLASS.attr=EXPR",
         help="Size of a weightless norm; CLASS is the class that holds it in its attribute attr.",
     ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="CODES",
+        help="Rules to report and carry out, e.g. NP1,NP202: codes or how they begin.",
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="CODES", help="Rules neither reported nor carried out."),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude", metavar="GLOB", help="Files to leave out, as in a .gitignore (repeatable)."
+    ),
+]
+ForceExclude = Annotated[
+    bool, typer.Option("--force-exclude", help="Leave out excluded files even if they are named.")
+]
+StdinFilename = Annotated[
+    Path | None,
+    typer.Option(
+        "--stdin-filename",
+        metavar="FILE",
+        parser=path_argument,
+        help="The name that the source on stdin (PATH is `-`) goes by.",
+    ),
+]
+ShowDone = Annotated[
+    bool, typer.Option("--show-done", help="List also what uses a standard layer already.")
+]
+Interactive = Annotated[
+    bool, typer.Option("--interactive", help="Ask about each conversion, then write the files.")
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 for refused sites as well.")]
 AllowDirty = Annotated[

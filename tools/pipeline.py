@@ -11,7 +11,8 @@ from pathlib import Path
 from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm, plan
 from normport.codemods.edit import apply_plan
 from normport.codemods.model import EditResult, RefusedEdit, Site
-from normport.tools.discover import PythonFile, discover, shown_path
+from normport.tools.choice import Choice, Offer
+from normport.tools.discover import PythonFile, shown_path
 from normport.tools.findings import (
     FileError,
     FileResult,
@@ -23,6 +24,8 @@ from normport.tools.findings import (
 from normport.tools.judge import NO_PROOF, Judgement, Proofs, run_proofs
 from normport.tools.neighbours import files_around, neighbourhood
 from normport.tools.outside import Target, find_uses, unless_read
+from normport.tools.selection import EVERY_RULE, Selection
+from normport.tools.suppressions import may_hold_comment
 from normport.tools.tree import FileChange, SourceTree
 
 Progress = Callable[[str, int, int], None]
@@ -35,6 +38,8 @@ class Settings:
     accept: the safeties whose conversions go into the changes.
     dims: ``CLASS.attr`` -> source text of the size of a weightless norm.
     proof, proof_required: whether norms are run; and whether it is an error when they cannot be.
+    selection: the rules whose findings are reported, and carried out.
+    choose: asked file by file which of the accepted conversions go in; without it all do.
     trees: vLLM trees whose version and origin are known already, by their root.
     progress: called with (sentence, done, total).
     """
@@ -44,6 +49,8 @@ class Settings:
     proof: bool = True
     proof_required: bool = False
     dims: Mapping[str, str] = field(default_factory=dict)
+    selection: Selection = EVERY_RULE
+    choose: Callable[[Offer], Collection[int]] | None = None
     trees: Mapping[Path, SourceTree] = field(default_factory=dict)
     progress: Progress = lambda *_: None
 
@@ -75,16 +82,8 @@ class Analysis:
         return replace(self, sources=tuple(differing))
 
 
-def run(arguments: Sequence[Path], settings: Settings) -> Report:
-    """Everything that ``scan`` and ``rewrite`` need to know about ``arguments``."""
-    files, errors = discover(arguments)
-    return run_files(files, errors, settings)
-
-
-def run_files(
-    files: Sequence[PythonFile], errors: Sequence[FileError], settings: Settings
-) -> Report:
-    """The same for files that were already found."""
+def run(files: Sequence[PythonFile], errors: Sequence[FileError], settings: Settings) -> Report:
+    """Everything that ``scan`` and ``rewrite`` need to know about ``files``."""
     analysis = analyse(files, errors, settings)
     return conclude(analysis, prove_all([analysis], settings), settings)
 
@@ -126,7 +125,7 @@ def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
     for number, source in enumerate(analysis.sources):
         settings.progress("rewriting", number, len(analysis.sources))
         judged = [proofs.judge(source.file.tree, site) for site in source.sites]
-        results.append(_lay_out(source, judged, settings.accept))
+        results.append(_lay_out(source, judged, settings))
     return Report(tuple(results), analysis.errors, analysis.files, proofs.notes)
 
 
@@ -138,19 +137,21 @@ def _analyse(
         progress("looking for norms", number, len(files))
         shown = shown_path(file.path, file.root)
         try:
-            data = file.path.read_bytes()
+            data = file.read()
         except OSError as error:
             message = f"{shown} cannot be read ({error.strerror}); check its permissions."
             failed.append(FileError(file.relative, message))
             continue
         if not file.named and not may_hold_norm(data):
+            if may_hold_comment(data):  # which is then unused
+                found.append(_Source(file, data, (), options))
             continue
         try:
             sites = _sites(data, shown, options)
         except _UnreadableError as error:
             failed.append(FileError(file.relative, str(error)))
         else:
-            if sites:
+            if sites or may_hold_comment(data):
                 found.append(_Source(file, data, sites, options))
     return found
 
@@ -226,22 +227,36 @@ def _attributes(sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
             yield site.owner, site.attribute
 
 
-def _lay_out(
-    source: _Source, judged: Sequence[Judgement], accept: Collection[Safety]
-) -> FileResult:
+def _lay_out(source: _Source, judged: Sequence[Judgement], settings: Settings) -> FileResult:
     """Decide which conversions go in, carry them out on the bytes, and write the findings."""
     file, shown = source.file, shown_path(source.file.path, source.file.root)
-    possible = [n for n, judgement in enumerate(judged) if judgement.verdict == "convert"]
-    refused = _refusals(source, possible)
-    chosen = [n for n in possible if n not in refused and judged[n].safety in accept]
+    choice = Choice(source.sites, source.data, shown, settings.selection)
+    findings = [
+        _finding(file, shown, site, judgement)
+        for site, judgement in zip(source.sites, judged, strict=True)
+    ]
+    choice.look(findings)
+    possible = [n for n, f in enumerate(findings) if f.verdict == "convert" and choice.shows(n)]
+    for number, reason in _refusals(source, possible).items():
+        findings[number] = findings[number].refused(reason)
+    choice.look(findings)
+    chosen: Collection[int] = [
+        n
+        for n in possible
+        if findings[n].verdict == "convert" and judged[n].safety in settings.accept
+    ]
+    if chosen and settings.choose is not None:
+        offer = Offer(
+            shown,
+            source.data,
+            {n: findings[n] for n in chosen},
+            lambda ns: _edit(source, ns).source,
+        )
+        chosen = settings.choose(offer)
     edited = _edit(source, chosen) if chosen else None
-    findings = []
-    for number, (site, judgement) in enumerate(zip(source.sites, judged, strict=True)):
-        finding = _finding(file, shown, site, judgement)
-        if number in refused:
-            finding = finding.refused(refused[number])
-        findings.append(replace(finding, applied=number in chosen))
-    change = None
+    findings = [replace(finding, applied=n in chosen) for n, finding in enumerate(findings)]
+    kept = [number for number in range(len(findings)) if choice.shows(number)]
+    change, findings = None, [findings[number] for number in kept]
     if edited is not None and edited.source != source.data:
         change = FileChange(file.relative, source.data, edited.source)
         findings = with_lost_comments(findings, _text(source.data), edited.lost_comments)
@@ -249,10 +264,14 @@ def _lay_out(
         file=file.path,
         root=file.root,
         findings=tuple(findings),
-        sites=source.sites,
+        sites=tuple(source.sites[number] for number in kept),
         change=change,
         removed=edited.removed if edited else (),
         lost_comments=edited.lost_comments if edited else (),
+        hidden=tuple(site for n, site in enumerate(source.sites) if not choice.shows(n)),
+        ignored=len(choice.ignored),
+        complaints=choice.complaints(judged),
+        source=source.data,
     )
 
 

@@ -12,7 +12,6 @@ from normport.tools.commands import (
     LEFT,
     accepted,
     check_dims,
-    many,
     parse_dims,
     say_recovered,
 )
@@ -21,6 +20,7 @@ from normport.tools.errors import UserError
 from normport.tools.proof import check_torch
 from normport.tools.series import Obsolete, PatchStatus, apply_series, status, write_series
 from normport.tools.sources import resolve
+from normport.tools.summary import many
 from normport.tools.terminal import note, progress, say, write_bytes
 from normport.tools.tree import SourceTree
 from normport.tools.workspace import apply_changes, is_test, takes_no_tests, was_interrupted

@@ -113,6 +113,11 @@ def say(line: str) -> None:
     write_text(f"{line}\n")
 
 
+def stdout_is_terminal() -> bool:
+    """Whether a person reads stdout as it is written."""
+    return sys.stdout.isatty()
+
+
 def colour_wanted() -> bool:
     """Whether stdout is a terminal that shows colours and NO_COLOR is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"

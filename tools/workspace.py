@@ -104,14 +104,15 @@ def _carry_out(steps: Mapping[Path, Sequence[Step]], allow_dirty: bool) -> None:
     for root, wanted in steps.items():
         waiting = [step for step in wanted if _is_waiting(root, step)]
         if waiting:
-            _check_committed(root, waiting, allow_dirty)
+            check_committed(root, [step.path for step in waiting], allow_dirty=allow_dirty)
             work.append(Work(root, waiting, journal_path(root)))
     transaction.commit_all(work)
 
 
-def _check_committed(root: Path, waiting: Sequence[Step], allow_dirty: bool) -> None:
+def check_committed(root: Path, paths: Sequence[str], *, allow_dirty: bool) -> None:
+    """Raises UserError when one of the files has uncommitted changes, unless that is allowed."""
     if not allow_dirty:
-        dirty = git.uncommitted(root, [step.path for step in waiting])
+        dirty = git.uncommitted(root, paths)
         if dirty:
             more = f" and {len(dirty) - 1} more" if len(dirty) > 1 else ""
             raise UserError(

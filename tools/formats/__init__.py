@@ -7,15 +7,19 @@ from importlib import import_module
 from typing import cast
 
 from normport.tools.findings import Report
+from normport.tools.formats.look import Look
 from normport.tools.options import OutputFormat
 
 
-def render(report: Report, output_format: OutputFormat, *, color: bool) -> str:
+def render(report: Report, output_format: OutputFormat, look: Look) -> str:
     """The report as it goes to stdout; ends with a newline unless it is empty.
 
-    color: for ``text`` alone.
+    look: for ``text`` alone.
     """
-    module = import_module(f"{__name__}.{output_format.value}_format")
+    name = output_format.value
     if output_format is OutputFormat.text:
-        return cast(Callable[..., str], module.render)(report, color=color)
+        name = "table" if look.table else "text"
+        module = import_module(f"{__name__}.{name}_format")
+        return cast(Callable[[Report, Look], str], module.render)(report, look)
+    module = import_module(f"{__name__}.{name}_format")
     return cast(Callable[[Report], str], module.render)(report)

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from normport.tools.findings import Finding, Report
+from normport.tools.findings import COUNTED, Finding, Report, by_directory, count
 
 
 def render(report: Report) -> str:
-    """One ``::error``, ``::warning`` or ``::notice`` line per finding and error.
+    """One ``::error``, ``::warning`` or ``::notice`` line per finding and error, then the counts,
+    which GitHub shows folded in the log.
 
     What can be converted is a warning, what is refused a notice. GitHub shows ten annotations of
-    a kind, so what is a standard layer already takes none.
+    a kind, so what is a standard layer already takes none, and what is listed apart comes last.
     """
-    lines = [_finding(finding) for finding in report.findings if finding.verdict != "done"]
+    listed = [finding for finding in report.findings if finding.verdict != "done"]
+    lines = [_finding(finding) for finding in sorted(listed, key=lambda f: f.apart)]
+    lines += [
+        f"::warning file={_property(c.shown)},line={c.line},col={c.column},title=normport::"
+        f"{_message(c.message)}"
+        for c in report.complaints
+    ]
     lines += [
         f"::error file={_property(error.path)},title=normport::{_message(error.message)}"
         for error in report.errors
     ]
+    if report.findings:
+        lines += ["::group::normport: counts", *_counts(report), "::endgroup::"]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _counts(report: Report) -> list[str]:
+    directories = by_directory((finding.shown, finding) for finding in report.findings)
+    numbers = {**directories, "total": count(report.findings)}
+    # The runner takes a line for a command only where it starts with two colons.
+    return [f"normport: {_message(name)}: {_listed(found)}" for name, found in numbers.items()]
+
+
+def _listed(found: dict[str, int]) -> str:
+    return ", ".join(f"{found[key]} {name}" for name, key in COUNTED.items())
 
 
 def _finding(finding: Finding) -> str:
@@ -32,6 +52,8 @@ def sentence(finding: Finding) -> str:
     """What the finding says, in one or two sentences without markup."""
     if finding.verdict == "convert":
         text = f"{finding.norm} can become {finding.target} ({finding.safety})."
+    elif finding.apart:
+        text = f"{finding.norm} is no model's norm."
     elif finding.verdict == "done":
         text = f"{finding.norm} is a standard layer."
     else:

@@ -10,13 +10,15 @@ from urllib.parse import quote
 from normport.codemods.registry import all_rules
 from normport.tools.findings import FileError, Finding, Report
 from normport.tools.formats.github_format import sentence
+from normport.tools.suppressions import Complaint
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"convert": "warning", "done": "none", "refuse": "note"}
+KINDS = {"convert": "fail", "done": "pass", "refuse": "fail"}
 
 
 def render(report: Report) -> str:
-    """One SARIF log with one run; errors are its tool notifications."""
+    """One SARIF log with one run; errors, and comments that are unused, are its notifications."""
     findings = report.findings
     rules = _rules({finding.code for finding in findings})
     index = {str(rule["id"]): number for number, rule in enumerate(rules)}
@@ -33,9 +35,13 @@ def render(report: Report) -> str:
         "invocations": [
             {
                 "executionSuccessful": not report.errors,
-                "toolExecutionNotifications": [_notification(error) for error in report.errors],
+                "toolExecutionNotifications": [
+                    *(_notification(error) for error in report.errors),
+                    *(_warning(complaint) for complaint in report.complaints),
+                ],
             }
         ],
+        "properties": {"summary": report.to_json()["summary"]},
     }
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2) + "\n"
@@ -61,8 +67,8 @@ def _result(finding: Finding, rule: int) -> dict[str, object]:
     return {
         "ruleId": finding.code,
         "ruleIndex": rule,
-        "level": LEVELS[finding.verdict],
-        "kind": "pass" if finding.verdict == "done" else "fail",
+        "level": "none" if finding.apart else LEVELS[finding.verdict],
+        "kind": "informational" if finding.apart else KINDS[finding.verdict],
         "message": {"text": sentence(finding)},
         "locations": [
             {
@@ -81,6 +87,18 @@ def _notification(error: FileError) -> dict[str, object]:
         "level": "error",
         "message": {"text": error.message},
         "locations": [{"physicalLocation": {"artifactLocation": _location(error.path)}}],
+    }
+
+
+def _warning(complaint: Complaint) -> dict[str, object]:
+    place = {
+        "artifactLocation": _location(complaint.shown),
+        "region": {"startLine": complaint.line, "startColumn": complaint.column},
+    }
+    return {
+        "level": "warning",
+        "message": {"text": complaint.message},
+        "locations": [{"physicalLocation": place}],
     }
 
 

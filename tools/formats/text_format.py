@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from normport.codemods.model import Computes
 from normport.tools.findings import Finding, Report
+from normport.tools.formats.look import Look
 from normport.tools.proof import Equivalence
 
 COLOURS = {"convert": "green", "done": "dim", "refuse": "yellow"}
 
 
-def render(report: Report, *, color: bool) -> str:
+def render(report: Report, look: Look) -> str:
     """``path:line:column: CODE norm: ...`` and indented lines below.
 
-    Standard layers that are there already are only counted, in the summary. Nothing is wrapped:
-    an editor and grep must find a place on one line.
+    Standard layers that are there already are mostly only counted, in the summary, as is what no
+    rewrite concerns. Nothing is wrapped: an editor and grep must find a place on one line.
     """
-    return "".join(_finding(f, color) for f in report.findings if f.verdict != "done")
+    listed = [f for f in report.findings if not f.apart and (look.show_done or f.verdict != "done")]
+    return "".join(_finding(finding, look.color) for finding in listed)
 
 
 def _finding(finding: Finding, color: bool) -> str:
