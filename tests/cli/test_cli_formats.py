@@ -83,11 +83,18 @@ def test_github_annotations_are_escaped(tree: Path, normport: Command) -> None:
     assert lines[0].startswith(
         "::warning file=model.py,line=22,col=22,title=normport NP101::OffsetNorm can become "
     )
-    assert [line.split(" ")[0] for line in lines] == ["::warning"] * 2 + ["::notice"] * 2 + [
-        "::error"
+    counts = lines.index("::group::normport: counts")
+    kinds = [line.split(" ")[0] for line in lines[:counts]]
+    assert kinds == ["::warning"] * 2 + ["::notice"] * 2 + ["::error"]
+    error = lines[counts - 1]
+    assert error.startswith("::error file=sub/bad%2C really%3A 100%25.py,")
+    assert "100%25.py does not parse" in error
+    assert lines[counts + 1 :] == [
+        "normport: .: norms 1, to convert 2, refused 0, standard already 0, apart 0",
+        "normport: sub: norms 1, to convert 0, refused 2, standard already 0, apart 0",
+        "normport: total: norms 2, to convert 2, refused 2, standard already 0, apart 0",
+        "::endgroup::",
     ]
-    assert lines[-1].startswith("::error file=sub/bad%2C really%3A 100%25.py,")
-    assert "100%25.py does not parse" in lines[-1]
 
 
 def check_sarif(log: Any) -> None:

@@ -119,7 +119,7 @@ def test_names_that_cannot_be_encoded(folder: Path, env: dict[str, str]) -> None
 
 def test_an_escape_stands_for_what_the_stream_lacks(folder: Path) -> None:
     (folder / "wé.py").write_text(MODEL)
-    done = shell("", "scan", "--no-proof", ".", env={"PYTHONIOENCODING": "ascii:strict"})
+    done = shell("", "rewrite", "--no-proof", ".", env={"PYTHONIOENCODING": "ascii:strict"})
     assert done.stdout.startswith(rb"w\xe9.py:")
 
 

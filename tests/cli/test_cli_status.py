@@ -26,7 +26,9 @@ def test_something_to_convert_is_1(folder: Path, normport: Command) -> None:
     (folder / "model.py").write_text(MODEL)
     result = normport("scan", "--no-proof", ".")
     assert result.status == 1
-    assert result.out.startswith("model.py:22:22: NP101 OffsetNorm: convert (unproven) to ")
+    assert "  NP101 convert (unproven)  to GemmaRMSNorm(" in result.out
+    listed = normport("rewrite", "--no-proof", ".").out
+    assert listed.startswith("model.py:22:22: NP101 OffsetNorm: convert (unproven) to ")
     assert "2 with `normport rewrite --write --allow-unproven`." in result.err
 
 
@@ -34,7 +36,7 @@ def test_refused_alone_is_0_and_strict_makes_it_1(folder: Path, normport: Comman
     (folder / "model.py").write_text(REFUSED)
     result = normport("scan", ".")
     assert result.status == 0
-    assert "OffsetNorm: refuse" in result.out
+    assert "NP201 refuse" in result.out
     assert normport("scan", "--strict", ".").status == 1
 
 

@@ -36,7 +36,7 @@ def _counts(report: Report) -> list[str]:
 
 
 def _listed(found: dict[str, int]) -> str:
-    return ", ".join(f"{found[key]} {name}" for name, key in COUNTED.items())
+    return ", ".join(f"{name} {found[key]}" for name, key in COUNTED.items())
 
 
 def _finding(finding: Finding) -> str:

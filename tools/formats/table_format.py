@@ -6,17 +6,24 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from io import StringIO
+from typing import TYPE_CHECKING
 
 from normport.codemods.registry import all_rules
 from normport.tools.findings import COUNTED, Finding, Report, by_directory, count
 from normport.tools.formats.look import Look
 from normport.tools.formats.text_format import COLOURS, describe, ulps
 
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
 HEADER = ("file", "class", "computes", "sites", "verdict", "reason")
 APART = ("file", "norm", "what it is", "sites")
 _CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 _MOST = 2
 """So many different targets of one class are written out."""
+
+_WIDTHS = {"computes": 26, "sites": 14, "verdict": 14}
+"""Columns on a terminal, so that most of its width is left for file and reason."""
 
 Row = tuple[str, ...]
 
@@ -145,8 +152,8 @@ def _laid_out(header: Row, rows: Sequence[Row], color: bool) -> str:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     numeric = header[0] == "directory"
     for name in header:
-        right = numeric and name != header[0]
-        table.add_column(name, overflow="fold", justify="right" if right else "left")
+        justify: JustifyMethod = "right" if numeric and name != header[0] else "left"
+        table.add_column(name, overflow="fold", justify=justify, max_width=_WIDTHS.get(name))
     for row in rows:
         table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
     out = StringIO()
