@@ -44,6 +44,30 @@ SCALE = MODEL.replace("1.0 + self.weight", "self.weight").replace("OffsetNorm", 
 REFUSED = MODEL.replace("h = x.float()\n", "h = x.float()\n        h = h - h.mean(-1, True)\n")
 """Subtracts the mean, so no standard layer computes the same."""
 
+WEIGHTLESS = """\
+import torch
+from torch import nn
+
+
+class Bare(nn.Module):
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x.float()
+        return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + self.eps)).type_as(x)
+
+
+class Layer(nn.Module):
+    def __init__(self, config) -> None:
+        super().__init__()
+        self.norm = Bare(eps=config.eps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)
+"""
+
 PLAIN = "def add(a, b):\n    return a + b\n"
 
 BROKEN = MODEL.replace("def forward(self, x", "def forward(self x", 1)

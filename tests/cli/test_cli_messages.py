@@ -10,36 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_sources import MODEL, REFUSED, SCALE, Command
+from cli_sources import MODEL, REFUSED, SCALE, WEIGHTLESS, Command
 
 from normport.codemods.model import ProofCase, Site
 from normport.tools import commands, judge
 from normport.tools.findings import Finding, with_lost_comments
 from normport.tools.proof import Equivalence
-
-WEIGHTLESS = """\
-import torch
-from torch import nn
-
-
-class Bare(nn.Module):
-    def __init__(self, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = x.float()
-        return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + self.eps)).type_as(x)
-
-
-class Layer(nn.Module):
-    def __init__(self, config) -> None:
-        super().__init__()
-        self.norm = Bare(eps=config.eps)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.norm(x)
-"""
 
 KNOWN_SIZE = WEIGHTLESS.replace(
     "        self.norm = Bare", "        self.proj = nn.Linear(8, 64)\n        self.norm = Bare"
