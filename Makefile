@@ -22,7 +22,7 @@ NORMPORT := $(PORT_ENV)/bin/normport
 TYPECHECK := build/typecheck
 
 .DEFAULT_GOAL := port
-.PHONY: port test test-env lint format bench patches check-patches clean
+.PHONY: port test test-env lint format bench patches check-patches census check-census clean
 
 # The stamp comes last: an environment whose making was interrupted is made anew.
 $(PORT_ENV)/stamp: pyproject.toml
@@ -75,6 +75,13 @@ check-patches: $(PORT_ENV)/stamp
 	@$(NORMPORT) port vllm==$(RELEASE) --out build/patches/$(RELEASE)
 	diff -r patches/$(RELEASE) build/patches/$(RELEASE)
 	@echo "patches/$(RELEASE) is up to date"
+
+# Every local norm of these releases, what it computes, the verdict and the proof.
+census: $(PORT_ENV)/stamp
+	@$(PORT_ENV)/bin/python -m normport.tools.census docs/census.md
+
+check-census: $(PORT_ENV)/stamp
+	@$(PORT_ENV)/bin/python -m normport.tools.census docs/census.md --check $(RELEASE)
 
 clean:
 	rm -rf $(PORT_ENV) $(TEST_ENV) build dist out *.egg-info

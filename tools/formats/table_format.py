@@ -38,9 +38,9 @@ def render(report: Report, look: Look) -> str:
     listed = [f for f in findings if not f.apart and (look.show_done or f.verdict != "done")]
     parts = []
     if listed:
-        rows = [_row(group) for group in _grouped(listed)]
+        rows = [cells(group) for group in grouped(listed)]
         parts.append(_table(HEADER, rows, terminal, color))
-    apart = [_apart_row(group) for group in _grouped([f for f in findings if f.apart])]
+    apart = [apart_cells(group) for group in grouped([f for f in findings if f.apart])]
     if apart:
         title = "Apart, no model's norms: device kernels, fusion passes, the standard layers\n"
         parts.append(title + _table(APART, apart, terminal, color))
@@ -60,7 +60,7 @@ def _counts(findings: Sequence[Finding]) -> list[Row]:
     ]
 
 
-def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
+def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
     """The findings of one local norm together, as far as the same is said of them."""
     groups: dict[object, list[Finding]] = {}
     for f in findings:
@@ -71,7 +71,8 @@ def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
-def _row(group: Sequence[Finding]) -> Row:
+def cells(group: Sequence[Finding]) -> Row:
+    """The cells of ``HEADER`` for sites that ``grouped`` put together."""
     first = group[0]
     safety = f" ({first.safety})" if first.safety else ""
     cells = (
@@ -85,7 +86,8 @@ def _row(group: Sequence[Finding]) -> Row:
     return tuple(_plain(cell) for cell in cells)
 
 
-def _apart_row(group: Sequence[Finding]) -> Row:
+def apart_cells(group: Sequence[Finding]) -> Row:
+    """The cells of ``APART`` for sites that ``grouped`` put together."""
     first = group[0]
     rule = all_rules().get(first.code)
     what = f"{first.code} {first.reason or (rule.title if rule else '')}"
@@ -155,7 +157,7 @@ def _laid_out(header: Row, rows: Sequence[Row], color: bool) -> str:
         justify: JustifyMethod = "right" if numeric and name != header[0] else "left"
         table.add_column(name, overflow="fold", justify=justify, max_width=_WIDTHS.get(name))
     for row in rows:
-        table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        table.addcells(*(Text(cell, style=_style(cell)) for cell in row))
     out = StringIO()
     width = shutil.get_terminal_size().columns
     Console(file=out, width=width, color_system="standard" if color else None).print(table)
