@@ -46,6 +46,8 @@ REFUSED = MODEL.replace("h = x.float()\n", "h = x.float()\n        h = h - h.mea
 
 PLAIN = "def add(a, b):\n    return a + b\n"
 
+UNPROVEN = ("--no-proof", "--allow-unproven")
+
 BROKEN = MODEL.replace("def forward(self, x", "def forward(self x", 1)
 
 
