@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 
 import pytest
 
 from normport.tools.sources import resolve
 from normport.tools.tree import SourceTree
+
+# Syntax trees are many objects without cycles. Looking for some among them and all that torch
+# brings, as often as Python does by itself, takes longer than what is tested.
+gc.set_threshold(500_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

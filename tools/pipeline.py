@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm, plan
-from normport.codemods.edit import apply_plan
 from normport.codemods.model import EditResult, RefusedEdit, Site
 from normport.tools.choice import Choice, Offer
 from normport.tools.discover import PythonFile, shown_path
@@ -278,6 +277,9 @@ def _lay_out(source: _Source, judged: Sequence[Judgement], settings: Settings) -
 def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
     key = tuple(sorted(numbers))
     if key not in source.edited:
+        # LibCST takes as long to import as all the rest: only where something is edited.
+        from normport.codemods.edit import apply_plan
+
         chosen = tuple(source.sites[number] for number in key)
         laid_out = plan(source.data, chosen, source.options)
         keep = source.options.outside_uses

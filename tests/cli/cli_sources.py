@@ -70,6 +70,8 @@ class Layer(nn.Module):
 
 PLAIN = "def add(a, b):\n    return a + b\n"
 
+UNPROVEN = ("--no-proof", "--allow-unproven")
+
 BROKEN = MODEL.replace("def forward(self, x", "def forward(self x", 1)
 
 

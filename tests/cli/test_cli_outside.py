@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_sources import MODEL, SCALE, Command, commit_all
+from cli_sources import MODEL, SCALE, UNPROVEN, Command, commit_all
 
 from normport.tools.discover import MARKERS
 
-UNPROVEN = ("--no-proof", "--allow-unproven")
 IMPORT = "from ..models.model import OffsetNorm\n"
 
 

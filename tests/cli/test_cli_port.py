@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_sources import Command, commit_all, git
+from cli_sources import UNPROVEN, Command, commit_all, git
 
 from normport.tools.backport import LAYERNORM, XPU_OPS
 from normport.tools.tree import SourceTree
@@ -59,20 +59,12 @@ def test_port_of_a_release(
     assert there.status == 0
     assert [line.split(":")[0] for line in there.out.splitlines()[:2]] == ["obsolete"] * 2
 
-    again = normport("port", "vllm==0.29.0", "--out", "again", "--only", MUSE)
-    assert again.status == 0
-    files = [path for path in (folder / "out").rglob("*") if path.is_file()]
-    assert len(files) == 4
-    for path in files:
-        other = folder / "again" / path.relative_to(folder / "out")
-        assert other.read_bytes() == path.read_bytes()
-
     diff = normport("rewrite", "--diff", checkout / MUSE)
     assert (diff.status, diff.out) == (0, "")
 
 
 def test_series_apply(folder: Path, normport: Command, checkout: Path) -> None:
-    assert normport("port", "checkout", "--out", "out", "--only", MUSE).status == 0
+    assert normport("port", "checkout", "--out", "out", *UNPROVEN, "--only", MUSE).status == 0
     applied = normport("series", "apply", "checkout", "--series", "out")
     assert applied.status == 0
     assert "GemmaRMSNorm(config.hidden_size" in (checkout / MUSE).read_text()
@@ -123,11 +115,11 @@ def test_only_must_name_a_model(folder: Path, normport: Command, checkout: Path)
 def test_model_that_does_not_parse_leaves_the_series_alone(
     folder: Path, normport: Command, checkout: Path
 ) -> None:
-    assert normport("port", "checkout", "--out", "out").status == 0
+    assert normport("port", "checkout", "--out", "out", *UNPROVEN).status == 0
     before = {path: path.read_bytes() for path in (folder / "out").rglob("*.patch")}
     model = checkout / MUSE
     model.write_text(model.read_text().replace("def forward(", "def forward((", 1))
-    result = normport("port", "checkout", "--out", "out")
+    result = normport("port", "checkout", "--out", "out", *UNPROVEN)
     assert result.status == 2
     assert "does not parse as Python" in result.err
     assert {path: path.read_bytes() for path in (folder / "out").rglob("*.patch")} == before

@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_sources import MODEL, PLAIN, REFUSED, SCALE, Command, commit_all, git
+from cli_sources import MODEL, PLAIN, REFUSED, SCALE, UNPROVEN, Command, commit_all, git
 
 from normport.tools import commands
-
-UNPROVEN = ("--no-proof", "--allow-unproven")
 
 
 def test_nothing_to_do_is_0(folder: Path, normport: Command) -> None:
