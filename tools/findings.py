@@ -213,7 +213,9 @@ class Report:
             "summary": {
                 **self.counts(),
                 "directories": by_directory((f.path, f) for f in self.findings),
-                "unused_ignores": [asdict(complaint) for complaint in self.complaints],
+                "unused_ignores": [
+                    complaint for result in self.results for complaint in _complaints(result)
+                ],
             },
         }
 
@@ -236,6 +238,14 @@ COUNTED = {
     "apart": "apart",
 }
 """The counts of a directory in the words for people, and their keys."""
+
+
+def _complaints(result: FileResult) -> list[dict[str, object]]:
+    path = result.file.relative_to(result.root).as_posix()
+    return [
+        {"path": path, "line": c.line, "column": c.column, "message": c.message}
+        for c in result.complaints
+    ]
 
 
 def count(findings: Sequence[Finding]) -> dict[str, int]:

@@ -21,10 +21,14 @@ class OutputFormat(StrEnum):
 
 
 def path_argument(text: str) -> Path:
-    """The path that ``text`` names; UserError when it is empty, which Path takes for ``.``."""
+    """The path that ``text`` names; UserError when it is empty, which Path takes for ``.``.
+
+    ``-`` alone is stdin; a file of that name is ``./-``, which Path would take for the same.
+    """
     if not text:
         raise UserError("An empty path was given: name a file or a folder.")
-    return Path(text)
+    path = Path(text)
+    return path.absolute() if str(path) == "-" != text else path
 
 
 def folder_option(text: str) -> Path:

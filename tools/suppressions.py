@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from io import StringIO
@@ -151,7 +152,10 @@ def _extents(text: str) -> Iterator[tuple[tuple[int, int], range]]:
     """
     lines = _LINE_END.split(text)
     found: list[tuple[bool, int, tuple[int, int], range]] = []
-    for node in ast.walk(ast.parse(text)):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the source is warned of is not our business
+        tree = ast.parse(text)
+    for node in ast.walk(tree):
         if isinstance(node, ast.expr) and node.end_lineno is not None:
             last = node.end_lineno
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

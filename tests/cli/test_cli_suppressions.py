@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from cli_sources import MODEL, PLAIN, REFUSED, Command
 
+from normport.codemods.model import Site
 from normport.tools import judge
 from normport.tools.proof import Equivalence
+from normport.tools.suppressions import Suppressions
 
 FIRST = "self.first = OffsetNorm(config.hidden_size, eps=config.rms_norm_eps)"
 WRITE = ("rewrite", "--no-proof", "--allow-unproven", "--write")
@@ -113,7 +115,7 @@ def test_comments_that_are_wrong(
     assert warning.startswith("warning: model.py:22:79: ")
     assert said in warning
     (unused,) = result.json["summary"]["unused_ignores"]
-    assert (unused["shown"], unused["line"], unused["column"]) == ("model.py", 22, 79)
+    assert (unused["path"], unused["line"], unused["column"]) == ("model.py", 22, 79)
     assert result.status == 1
 
 
@@ -158,3 +160,35 @@ def test_a_rule_that_is_not_selected_does_not_make_it_unused(
     (folder / "model.py").write_text(with_comment("# normport: ignore[NP101]"))
     result = normport("scan", "--no-proof", "--select=NP2", ".")
     assert (result.status, warnings(result.err)) == (0, [])
+
+
+HEADS = """\
+@decorated  # normport: ignore[NP201]
+class A(
+    B,  # normport: ignore[NP202]
+):
+    x = 1  # normport: ignore[NP203]
+
+
+class C: x = '\\d'; y = D(1)(  # normport: ignore[NP204]
+    2
+)  # normport: ignore[NP205]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "hidden"),
+    [
+        (2, 1, {"NP201", "NP202"}),  # the head of a class that is never constructed
+        (8, 1, {"NP204"}),
+        (8, 24, {"NP204", "NP205"}),  # the longest call that starts there
+        (3, 5, {"NP202"}),
+        (1, 50, {"NP201"}),  # a place where nothing starts is its own line
+    ],
+)
+def test_the_lines_of_a_construction(line: int, column: int, hidden: set[str]) -> None:
+    site = Site(line, column, "NP201", "A", None, None, "refuse", None, None)
+    comments = Suppressions(HEADS, "m.py")
+    found = {f"NP20{n}" for n in range(1, 6) if comments.hides(site, f"NP20{n}")}
+    assert found == hidden
+    assert len(comments.complaints()) == 5 - len(hidden)
