@@ -16,6 +16,7 @@ from normport.codemods.classes import ClassReader
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.registry import LAYERNORM
+from normport.codemods.standard import constructions
 from normport.codemods.uses import class_uses
 
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
@@ -123,27 +124,20 @@ def _done(module: ModuleInfo) -> list[Site]:
     """Constructions of the standard layers themselves."""
     if LAYERNORM not in module.text:
         return []
-    found: list[Site] = []
-    for local, full in module.imports.items():
-        if full not in _STANDARD or local in module.classes:
-            continue
-        for name in module.names.get(local, []):
-            call = module.parents[name]
-            if isinstance(call, ast.Call) and call.func is name:
-                found.append(
-                    Site(
-                        line=call.lineno,
-                        column=module.column(call),
-                        code="NP100",
-                        norm=_STANDARD[full],
-                        attribute=None,
-                        computes=None,
-                        verdict="done",
-                        target=None,
-                        reason=None,
-                    )
-                )
-    return found
+    return [
+        Site(
+            line=call.lineno,
+            column=module.column(call),
+            code="NP100",
+            norm=norm,
+            attribute=None,
+            computes=None,
+            verdict="done",
+            target=None,
+            reason=None,
+        )
+        for call, norm in constructions(module, _STANDARD)
+    ]
 
 
 def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -> FilePlan:
