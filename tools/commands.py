@@ -14,6 +14,7 @@ from normport.tools.findings import FileResult, Report, Safety
 from normport.tools.formats import render
 from normport.tools.git import work_tree_top
 from normport.tools.options import OutputFormat
+from normport.tools.parallel import Workers
 from normport.tools.pipeline import Settings, run
 from normport.tools.terminal import colour_wanted, note, progress, write_bytes, write_text
 from normport.tools.tree import FileChange
@@ -117,12 +118,13 @@ def rewrite_command(request: Request, output_format: OutputFormat) -> int:
     if request.diff and output_format is not OutputFormat.text:
         raise UserError("--diff prints nothing but a diff; leave out --output-format.")
     _recover(request)
-    with progress() as show:
+    with Workers() as workers, progress() as show:
         settings = Settings(
             unsafe=request.unsafe,
             accept=accepted(request.unsafe, request.allow_unproven),
             proof=not request.no_proof,
             dims=parse_dims(request.dims),
+            workers=workers,
             progress=show,
         )
         report = run(request.paths, settings)

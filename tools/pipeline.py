@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm, plan
@@ -22,6 +23,7 @@ from normport.tools.findings import (
 from normport.tools.judge import NO_PROOF, Judgement, Proofs, run_proofs
 from normport.tools.neighbours import files_around, neighbourhood
 from normport.tools.outside import Target, find_uses, unless_read
+from normport.tools.parallel import Workers
 from normport.tools.tree import FileChange, SourceTree
 
 Progress = Callable[[str, int, int], None]
@@ -35,6 +37,7 @@ class Settings:
     dims: ``CLASS.attr`` -> source text of the size of a weightless norm.
     proof, proof_required: whether norms are run; and whether it is an error when they cannot be.
     trees: vLLM trees whose version and origin are known already, by their root.
+    workers: who shares the work on many files; nobody by default.
     progress: called with (sentence, done, total).
     """
 
@@ -44,6 +47,7 @@ class Settings:
     proof_required: bool = False
     dims: Mapping[str, str] = field(default_factory=dict)
     trees: Mapping[Path, SourceTree] = field(default_factory=dict)
+    workers: Workers = field(default_factory=lambda: Workers(1))
     progress: Progress = lambda *_: None
 
 
@@ -53,7 +57,7 @@ class _Source:
     data: bytes
     sites: tuple[Site, ...]
     options: Options
-    edited: dict[tuple[int, ...], EditResult] = field(default_factory=dict)
+    edited: dict[tuple[int, ...], EditResult | RefusedEdit] = field(default_factory=dict)
 
     @property
     def convertible(self) -> bool:
@@ -93,10 +97,16 @@ def analyse(
 ) -> Analysis:
     """Find the sites of ``files``; nothing is run and nothing is edited yet."""
     options = Options(unsafe=settings.unsafe, dims=dict(settings.dims))
-    failed = list(errors)
-    sources = _analyse(files, options, settings.progress, failed)
-    _note_outside_uses(sources, files)
-    return Analysis(tuple(sources), tuple(failed), len(files))
+    settings.workers.start(len(files))  # before anything is shown: that may start a thread
+    looked = settings.workers.map(
+        partial(_look, options=options),
+        files,
+        lambda done: settings.progress("looking for norms", done, len(files)),
+    )
+    sources = [found for found in looked if isinstance(found, _Source)]
+    failed = [found for found in looked if isinstance(found, FileError)]
+    _note_outside_uses(sources, files, settings.workers)
+    return Analysis(tuple(sources), (*errors, *failed), len(files))
 
 
 def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
@@ -112,16 +122,26 @@ def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
     cases = [(source.file.tree, site) for source in sources for site in source.sites]
     with ThreadPoolExecutor(1) as pool:
         proofs = pool.submit(run_proofs, cases, settings.trees, required=settings.proof_required)
-        for source in sources:
-            _refusals(
-                source, [n for n, site in enumerate(source.sites) if site.verdict == "convert"]
-            )
+        _prepare(sources, settings.workers)
         return proofs.result()
+
+
+def _prepare(sources: Sequence[_Source], workers: Workers) -> None:
+    """Lay out the edits of all conversions, which is nearly always what is asked for later."""
+    convertible = [source for source in sources if source.convertible and not source.edited]
+    for source, edited in zip(convertible, workers.map(_all_edits, convertible), strict=True):
+        source.edited.update(edited)
+
+
+def _all_edits(source: _Source) -> Mapping[tuple[int, ...], EditResult | RefusedEdit]:
+    _refusals(source, [n for n, site in enumerate(source.sites) if site.verdict == "convert"])
+    return source.edited
 
 
 def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
     """Judge every site by its proof and lay out the edits of those that are accepted."""
     results = []
+    _prepare(analysis.sources, settings.workers)
     for number, source in enumerate(analysis.sources):
         settings.progress("rewriting", number, len(analysis.sources))
         judged = [proofs.judge(source.file.tree, site) for site in source.sites]
@@ -129,29 +149,21 @@ def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
     return Report(tuple(results), analysis.errors, analysis.files, proofs.notes)
 
 
-def _analyse(
-    files: Sequence[PythonFile], options: Options, progress: Progress, failed: list[FileError]
-) -> list[_Source]:
-    found = []
-    for number, file in enumerate(files):
-        progress("looking for norms", number, len(files))
-        shown = shown_path(file.path, file.root)
-        try:
-            data = file.path.read_bytes()
-        except OSError as error:
-            message = f"{shown} cannot be read ({error.strerror}); check its permissions."
-            failed.append(FileError(file.relative, message))
-            continue
-        if not file.named and not may_hold_norm(data):
-            continue
-        try:
-            sites = _sites(data, shown, options)
-        except _UnreadableError as error:
-            failed.append(FileError(file.relative, str(error)))
-        else:
-            if sites:
-                found.append(_Source(file, data, sites, options))
-    return found
+def _look(file: PythonFile, options: Options) -> _Source | FileError | None:
+    """The sites of one file, if it has any."""
+    shown = shown_path(file.path, file.root)
+    try:
+        data = file.path.read_bytes()
+    except OSError as error:
+        message = f"{shown} cannot be read ({error.strerror}); check its permissions."
+        return FileError(file.relative, message)
+    if not file.named and not may_hold_norm(data):
+        return None
+    try:
+        sites = _sites(data, shown, options)
+    except _UnreadableError as error:
+        return FileError(file.relative, str(error))
+    return _Source(file, data, sites, options) if sites else None
 
 
 class _UnreadableError(Exception):
@@ -193,7 +205,9 @@ def _text(data: bytes) -> str:
             raise error from None
 
 
-def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) -> None:
+def _note_outside_uses(
+    sources: Sequence[_Source], files: Sequence[PythonFile], workers: Workers
+) -> None:
     """Tell each file with something to convert which of its names other files use; a norm that
     they use is decided again, since not all of its uses are in its own file."""
     around: dict[tuple[Path, bool], list[tuple[_Source, Target]]] = {}
@@ -206,7 +220,7 @@ def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) 
         roots = {source.file.root for source, _ in members}
         given = (file.path.resolve() for file in files if not deep and file.root in roots)
         neighbours = sorted({*files_around(folder, deep), *given})
-        found = find_uses([target for _, target in members], neighbours)
+        found = find_uses([target for _, target in members], neighbours, workers)
         for source, target in members:
             uses = found[target.path]
             names = frozenset(uses.names)
@@ -264,8 +278,14 @@ def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
         chosen = tuple(source.sites[number] for number in key)
         laid_out = plan(source.data, chosen, source.options)
         keep = source.options.outside_uses
-        source.edited[key] = apply_plan(source.data, laid_out, keep=keep)
-    return source.edited[key]
+        try:
+            source.edited[key] = apply_plan(source.data, laid_out, keep=keep)
+        except RefusedEdit as refused:
+            source.edited[key] = refused
+    found = source.edited[key]
+    if isinstance(found, RefusedEdit):
+        raise found
+    return found
 
 
 def _refusals(source: _Source, possible: Sequence[int]) -> dict[int, str]:
