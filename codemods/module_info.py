@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -143,9 +142,7 @@ class ModuleInfo:
     @cached_property
     def lines(self) -> list[bytes]:
         """Lines with their ends, as UTF-8, split only where Python ends a line."""
-        return [
-            line.encode() for line in re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", self.text)
-        ]
+        return self.text.encode().splitlines(keepends=True)
 
     def segment(self, node: ast.expr | ast.stmt) -> str:
         """The source text of ``node``, exactly as it stands in the file."""

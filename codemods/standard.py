@@ -65,19 +65,30 @@ def _lines_with(text: str, names: Collection[str]) -> list[int]:
 
     Python reads some characters beyond ASCII as others, so a line with one may hold any name.
     """
-    words = "|".join(map(re.escape, sorted(names)))
-    pattern = re.compile(rf"\b(?:{words})\b|[^\W\x00-\x7f]")
+    places = [place for name in names for place in _places(text, name)]
+    if not text.isascii():
+        places += [match.start() for match in _BEYOND_ASCII.finditer(text)]
     lines: list[int] = []
     line, position = 1, 0
-    for match in pattern.finditer(text):
-        line += len(_LINE_END.findall(text, position, match.start()))
-        position = match.start()
+    for place in sorted(places):
+        line += text.count("\n", position, place)
+        if "\r" in text:
+            line += len(_RETURN.findall(text, position, place))
+        position = place
         if not lines or lines[-1] != line:
             lines.append(line)
     return lines
 
 
-_LINE_END = re.compile(r"\r\n|\r|\n")
+def _places(text: str, name: str) -> Iterator[int]:
+    place = text.find(name)
+    while place >= 0:
+        yield place
+        place = text.find(name, place + 1)
+
+
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+_RETURN = re.compile(r"\r(?!\n)")
 
 
 def _nodes_on(tree: ast.Module, lines: list[int]) -> Iterator[tuple[ast.AST, bool]]:

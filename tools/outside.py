@@ -9,15 +9,16 @@ only cost of one too many is a class that stays.
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from normport.codemods import hints
 from normport.codemods.analyze import decode
 from normport.codemods.model import Site
+from normport.codemods.nodes import index
 from normport.tools.foreign import OtherFile, Reading
 from normport.tools.parallel import Workers
 
@@ -44,7 +45,8 @@ class Target:
         """For a file that parses."""
         defined: set[str] = set()
         imported: set[str] = set()
-        for node in ast.walk(ast.parse(decode(source))):
+        parents, _ = index(ast.parse(decode(source)))
+        for node in parents:
             match node:
                 case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                     defined.add(node.name)
@@ -146,10 +148,7 @@ def has_word(data: bytes, word: str) -> bool:
     Python reads some identifiers beyond ASCII as one that are spelled differently, so for those
     the answer is always yes.
     """
-    if not word.isascii():
-        return True
-    spelled = os.fsencode(word)
-    return spelled in data and bool(re.search(rb"(?<!\w)" + re.escape(spelled) + rb"(?!\w)", data))
+    return not word.isascii() or hints.has_word(data, word.encode())
 
 
 def unless_read(site: Site, uses: Uses, roots: Sequence[Path]) -> Site:

@@ -219,7 +219,7 @@ def _note_outside_uses(
     for (folder, deep), members in around.items():
         roots = {source.file.root for source, _ in members}
         given = (file.path.resolve() for file in files if not deep and file.root in roots)
-        neighbours = sorted({*files_around(folder, deep), *given})
+        neighbours = sorted({*files_around(folder, deep), *given}, key=lambda path: path.parts)
         found = find_uses([target for _, target in members], neighbours, workers)
         for source, target in members:
             uses = found[target.path]
