@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ from normport.tools.parallel import Workers
 from normport.tools.tree import FileChange, SourceTree
 
 Progress = Callable[[str, int, int], None]
+
+_PRIVATE = re.compile(rb"\b(?:class|def)[\s\\]+(_\w*)")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def analyse(
     options = Options(unsafe=settings.unsafe, dims=dict(settings.dims))
     settings.workers.start(len(files))  # before anything is shown: that may start a thread
     looked = settings.workers.map(
-        partial(_look, options=options),
+        partial(_look, options=options, edit=not settings.proof),
         files,
         lambda done: settings.progress("looking for norms", done, len(files)),
     )
@@ -117,6 +119,8 @@ def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
     """
     if not settings.proof:
         return Proofs({}, NO_PROOF, ())
+    from concurrent.futures import ThreadPoolExecutor
+
     settings.progress("proving", 0, 1)
     sources = [source for analysis in analyses for source in analysis.sources]
     cases = [(source.file.tree, site) for source in sources for site in source.sites]
@@ -149,21 +153,29 @@ def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
     return Report(tuple(results), analysis.errors, analysis.files, proofs.notes)
 
 
-def _look(file: PythonFile, options: Options) -> _Source | FileError | None:
-    """The sites of one file, if it has any."""
-    shown = shown_path(file.path, file.root)
+def _look(file: PythonFile, options: Options, edit: bool) -> _Source | FileError | None:
+    """The sites of one file, if it has any.
+
+    edit: lay out the edits too, as though no other file used anything of it: that is what takes
+        longest, and here there is other work to share beside it.
+    """
     try:
         data = file.path.read_bytes()
     except OSError as error:
+        shown = shown_path(file.path, file.root)
         message = f"{shown} cannot be read ({error.strerror}); check its permissions."
         return FileError(file.relative, message)
     if not file.named and not may_hold_norm(data):
         return None
+    shown = shown_path(file.path, file.root)
     try:
         sites = _sites(data, shown, options)
     except _UnreadableError as error:
         return FileError(file.relative, str(error))
-    return _Source(file, data, sites, options) if sites else None
+    source = _Source(file, data, sites, options)
+    if edit:
+        _all_edits(source)
+    return source if sites else None
 
 
 class _UnreadableError(Exception):
@@ -211,18 +223,16 @@ def _note_outside_uses(
     """Tell each file with something to convert which of its names other files use; a norm that
     they use is decided again, since not all of its uses are in its own file."""
     around: dict[tuple[Path, bool], list[tuple[_Source, Target]]] = {}
-    for source in sources:
-        if source.convertible:
-            path = source.file.path.resolve()
-            target = Target.of(path, source.data, _attributes(source.sites))
-            around.setdefault(neighbourhood(path), []).append((source, target))
+    convertible = [source for source in sources if source.convertible]
+    for source, target in zip(convertible, workers.map(_target, convertible), strict=True):
+        around.setdefault(neighbourhood(target.path), []).append((source, target))
     for (folder, deep), members in around.items():
         roots = {source.file.root for source, _ in members}
         given = (file.path.resolve() for file in files if not deep and file.root in roots)
         neighbours = sorted({*files_around(folder, deep), *given}, key=lambda path: path.parts)
         found = find_uses([target for _, target in members], neighbours, workers)
         for source, target in members:
-            uses = found[target.path]
+            uses, before = found[target.path], source.sites
             names = frozenset(uses.names)
             source.options = replace(source.options, outside_uses=names)
             if names & {site.norm for site in source.sites}:
@@ -231,6 +241,23 @@ def _note_outside_uses(
             source.sites = tuple(
                 unless_read(site, uses, (source.file.root, folder)) for site in source.sites
             )
+            if source.sites != before or _may_keep(source, names):
+                source.edited.clear()
+
+
+def _target(source: _Source) -> Target:
+    return Target.of(source.file.path.resolve(), source.data, _attributes(source.sites))
+
+
+def _may_keep(source: _Source, names: Collection[str]) -> bool:
+    """Whether edits that were laid out may come out differently if ``names`` are to be kept."""
+    if not all(name.isascii() for name in names):
+        return True  # they can be spelled in several ways
+    helpers = {name.decode() for name in _PRIVATE.findall(source.data)}
+    return any(
+        isinstance(edited, RefusedEdit) or not helpers.union(edited.removed).isdisjoint(names)
+        for edited in source.edited.values()
+    )
 
 
 def _attributes(sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
