@@ -13,19 +13,21 @@ from dataclasses import dataclass, field
 from io import BytesIO
 
 from normport.codemods.classes import ClassReader
+from normport.codemods.hints import Hint
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.registry import LAYERNORM
+from normport.codemods.standard import constructions
 from normport.codemods.uses import class_uses
 
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
 # RMS normalisation takes a root of a mean, or calls a function that does. Other files are not
 # parsed: parsing is nearly all that a scan costs.
-_ROOT_HINT = re.compile(r"sqrt|-\s*0\.5|rms_norm\s*\(")
-_MEAN_HINT = re.compile(r"\bmean\s*\(|\bsum\s*\(|rms_norm\s*\(")
+_ROOT_HINT = Hint({"sqrt": "", "0.5": r"-\s*0\.5", "rms_norm": r"rms_norm\s*\("})
+_MEAN_HINT = Hint(
+    {"mean": r"mean(?<=\bmean)\s*\(", "sum": r"sum(?<=\bsum)\s*\(", "rms_norm": r"rms_norm\s*\("}
+)
 _WORD = re.compile(r"\w+")
-_ROOT_BYTES = re.compile(_ROOT_HINT.pattern.encode())
-_MEAN_BYTES = re.compile(_MEAN_HINT.pattern.encode())
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def may_hold_norm(source: bytes) -> bool:
     """A look at the bytes: False means that parsing the file would find nothing."""
     if LAYERNORM.encode() in source:
         return True
-    return bool(_ROOT_BYTES.search(source) and _MEAN_BYTES.search(source))
+    return _takes_root_of_mean(source)
 
 
 def decode(source: bytes) -> str:
@@ -97,8 +99,8 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
 
 
-def _takes_root_of_mean(text: str) -> bool:
-    return bool(_ROOT_HINT.search(text) and _MEAN_HINT.search(text))
+def _takes_root_of_mean(text: str | bytes) -> bool:
+    return _ROOT_HINT.found_in(text) and _MEAN_HINT.found_in(text)
 
 
 def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
@@ -123,27 +125,20 @@ def _done(module: ModuleInfo) -> list[Site]:
     """Constructions of the standard layers themselves."""
     if LAYERNORM not in module.text:
         return []
-    found: list[Site] = []
-    for local, full in module.imports.items():
-        if full not in _STANDARD or local in module.classes:
-            continue
-        for name in module.names.get(local, []):
-            call = module.parents[name]
-            if isinstance(call, ast.Call) and call.func is name:
-                found.append(
-                    Site(
-                        line=call.lineno,
-                        column=module.column(call),
-                        code="NP100",
-                        norm=_STANDARD[full],
-                        attribute=None,
-                        computes=None,
-                        verdict="done",
-                        target=None,
-                        reason=None,
-                    )
-                )
-    return found
+    return [
+        Site(
+            line=call.lineno,
+            column=module.column(call),
+            code="NP100",
+            norm=norm,
+            attribute=None,
+            computes=None,
+            verdict="done",
+            target=None,
+            reason=None,
+        )
+        for call, norm in constructions(module, _STANDARD)
+    ]
 
 
 def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -> FilePlan:

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import ast
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar, cast
+
+from normport.codemods.nodes import (
+    BINDERS,
+    SCOPES,
+    Kinds,
+    bound_names,
+    imported_names,
+    index,
+)
+
+N = TypeVar("N", bound=ast.AST)
 
 
 @dataclass
@@ -19,34 +31,33 @@ class ModuleInfo:
     constants: dict[str, ast.expr] = field(default_factory=dict)
 
     @cached_property
+    def _index(self) -> tuple[dict[ast.AST, ast.AST], Kinds]:
+        return index(self.tree)
+
+    @property
     def parents(self) -> dict[ast.AST, ast.AST]:
         """Every node's parent, for asking where an expression stands."""
-        parents: dict[ast.AST, ast.AST] = {}
-        queue: list[ast.AST] = [self.tree]
-        while queue:
-            node = queue.pop()
-            for child in ast.iter_child_nodes(node):
-                if not isinstance(child, ast.expr_context):
-                    parents[child] = node
-                    queue.append(child)
-        return parents
+        return self._index[0]
+
+    def each(self, *kinds: type[N]) -> Iterator[N]:
+        """The nodes that are of one of ``kinds``, kind by kind, in no order within a kind."""
+        for kind in kinds:
+            yield from cast(list[N], self._index[1].get(kind, []))
 
     @cached_property
     def names(self) -> dict[str, list[ast.Name]]:
         """Every Name node by its name, in no order."""
         found: dict[str, list[ast.Name]] = {}
-        for node in self.parents:
-            if isinstance(node, ast.Name):
-                found.setdefault(node.id, []).append(node)
+        for node in self.each(ast.Name):
+            found.setdefault(node.id, []).append(node)
         return found
 
     @cached_property
     def attributes(self) -> dict[str, list[ast.Attribute]]:
         """Every Attribute node by the attribute's name, in order of position."""
         found: dict[str, list[ast.Attribute]] = {}
-        for node in self.parents:
-            if isinstance(node, ast.Attribute):
-                found.setdefault(node.attr, []).append(node)
+        for node in self.each(ast.Attribute):
+            found.setdefault(node.attr, []).append(node)
         for nodes in found.values():
             nodes.sort(key=lambda node: (node.lineno, node.col_offset))
         return found
@@ -58,31 +69,16 @@ class ModuleInfo:
         A name that is bound once means the same thing wherever it is read.
         """
         found: dict[str, int] = {}
-        for node in self.parents:
-            names: list[str | None] = []
-            if isinstance(self._scope(node), ast.ClassDef):
-                continue  # an attribute of the class, reached through a dot only
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                names.append(node.id)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                names.append(node.name)
-            elif isinstance(node, ast.arg):
-                names.append(node.arg)
-            elif isinstance(node, ast.Global | ast.Nonlocal):
-                names += node.names
-            elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
-                names.append(node.name)
-            elif isinstance(node, ast.MatchMapping):
-                names.append(node.rest)
-            for name in names:
-                if name is not None:
+        for node in self.each(*BINDERS):
+            # What a class's body binds is an attribute, reached through a dot only.
+            if (names := bound_names(node)) and not self._in_class_body(node):
+                for name in names:
                     found[name] = found.get(name, 0) + 1
         return found
 
-    def _scope(self, node: ast.AST) -> ast.AST | None:
-        """The function, class or module in whose body ``node`` stands."""
-        scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
-        return self.enclosing(node, *scopes)
+    def _in_class_body(self, node: ast.AST) -> bool:
+        """Whether the innermost function, class or module around ``node`` is a class."""
+        return isinstance(self.enclosing(node, *SCOPES), ast.ClassDef)
 
     def means_one_thing(self, name: str) -> bool:
         """Whether ``name`` is bound once, or only ever imported from one place."""
@@ -97,17 +93,9 @@ class ModuleInfo:
     def _imported(self) -> dict[str, set[str]]:
         """Local name -> every full name that it is imported from, somewhere in the file."""
         found: dict[str, set[str]] = {}
-        for node in self.parents:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    root = alias.name.split(".")[0]
-                    full = alias.name if alias.asname else root
-                    found.setdefault(alias.asname or root, set()).add(full)
-            elif isinstance(node, ast.ImportFrom):
-                base = "." * node.level + (node.module or "")
-                for alias in node.names:
-                    full = f"{base}.{alias.name}" if base.strip(".") else base + alias.name
-                    found.setdefault(alias.asname or alias.name, set()).add(full)
+        for node in (*self.each(ast.Import), *self.each(ast.ImportFrom)):
+            for local, full in imported_names(node):
+                found.setdefault(local, set()).add(full)
         return found
 
     @cached_property
@@ -124,24 +112,20 @@ class ModuleInfo:
     def strings(self) -> dict[str, list[ast.Constant]]:
         """Every string constant by its value."""
         found: dict[str, list[ast.Constant]] = {}
-        for node in self.parents:
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        for node in self.each(ast.Constant):
+            if isinstance(node.value, str):
                 found.setdefault(node.value, []).append(node)
         return found
 
     @cached_property
     def annotated(self) -> set[ast.AST]:
         """Every node inside an annotation."""
-        found: set[ast.AST] = set()
-        for node in self.parents:
-            root: ast.expr | None = None
-            if isinstance(node, ast.AnnAssign | ast.arg):
-                root = node.annotation
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                root = node.returns
-            if root is not None:
-                found.update(ast.walk(root))
-        return found
+        roots = [node.annotation for node in self.each(ast.AnnAssign)]
+        roots += [node.annotation for node in self.each(ast.arg) if node.annotation]
+        for function in (*self.each(ast.FunctionDef), *self.each(ast.AsyncFunctionDef)):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.returns:
+                roots.append(function.returns)
+        return {node for root in roots for node in ast.walk(root)}
 
     def bind(self, target: ast.expr, value: ast.expr) -> None:
         """Note a top-level assignment."""
@@ -158,9 +142,7 @@ class ModuleInfo:
     @cached_property
     def lines(self) -> list[bytes]:
         """Lines with their ends, as UTF-8, split only where Python ends a line."""
-        return [
-            line.encode() for line in re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", self.text)
-        ]
+        return self.text.encode().splitlines(keepends=True)
 
     def segment(self, node: ast.expr | ast.stmt) -> str:
         """The source text of ``node``, exactly as it stands in the file."""

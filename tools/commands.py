@@ -17,6 +17,7 @@ from normport.tools.formats.look import Look
 from normport.tools.git import work_tree_top
 from normport.tools.inputs import Batch, Options, batches, stdin_batch
 from normport.tools.options import OutputFormat
+from normport.tools.parallel import Workers
 from normport.tools.pipeline import Settings, run
 from normport.tools.summary import counted, footer, many
 from normport.tools.terminal import (
@@ -183,11 +184,12 @@ def _check(request: Request, output_format: OutputFormat) -> None:
 def _report(request: Request, found: Sequence[Batch]) -> Report:
     """Analyse each batch under its own configuration; ask site by site if that is wanted."""
     dims = parse_dims(request.dims)
-    with progress() as show:
+    with Workers() as workers, progress() as show:
         common = Settings(
             unsafe=request.unsafe,
             accept=accepted(request.unsafe, request.allow_unproven),
             proof=not request.no_proof,
+            workers=workers,
             progress=show,
         )
         work = [(batch, _settings(common, batch, dims)) for batch in found]

@@ -6,9 +6,13 @@ import ast
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import cast
+
+from normport.codemods.nodes import Kinds, index
 
 _DYNAMIC = re.compile(rb"\bimport_module\b|\b__import__\b")
 
@@ -25,57 +29,87 @@ class Reading:
     text: str | None
 
 
-def may_import(data: bytes, stem: str) -> bool:
-    """Whether the file may import a module whose name ends in ``stem``, by a look at the bytes."""
-    word = re.escape(os.fsencode(stem))
-    imports = rb"(?<!\w)" + word + rb"[\s\\]*import\b|\bimport\b[^=:]*(?<!\w)" + word + rb"(?!\w)"
-    relative = rb"\bfrom[\s\\]*\.+[\s\\]*import\b"
-    return bool(re.search(imports + b"|" + relative, data) or _DYNAMIC.search(data))
+class OtherFile:
+    """A file, parsed at most once for all the modules that it may use."""
 
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path = path
+        self.data = data
 
-def imported_from(
-    data: bytes, stem: str, names: Collection[str], every: Collection[str]
-) -> set[str]:
-    """Which of ``names`` the file takes from the module whose name ends in ``stem``.
+    def may_import(self, stem: str) -> bool:
+        """Whether it may import a module whose name ends in ``stem``, by a look at the bytes."""
+        word = re.escape(os.fsencode(stem))
+        imports = (
+            rb"(?<!\w)" + word + rb"[\s\\]*import\b|\bimport\b[^=:]*(?<!\w)" + word + rb"(?!\w)"
+        )
+        relative = rb"\bfrom[\s\\]*\.+[\s\\]*import\b"
+        return bool(re.search(imports + b"|" + relative, self.data) or _DYNAMIC.search(self.data))
 
-    every: the answer for a star import, and for a file that does not parse.
-    """
-    if not may_import(data, stem):
-        return set()
-    module = _parse(data)
-    if module is None:
-        return set(every)
-    others = _imports_of_others(module, stem)
-    found: set[str] = set()
-    for node in ast.walk(module):
-        match node:
-            case ast.ImportFrom() if _last(node.module) in (stem, ""):
+    def imported_from(self, stem: str, names: Collection[str], every: Collection[str]) -> set[str]:
+        """Which of ``names`` it takes from the module whose name ends in ``stem``.
+
+        every: the answer for a star import, and for a file that does not parse.
+        """
+        if not self.may_import(stem):
+            return set()
+        if self._index is None:
+            return set(every)
+        _, kinds = self._index
+        others = self._imports_of_others(stem)
+        found: set[str] = set()
+        for node in cast(list[ast.ImportFrom], kinds[ast.ImportFrom]):
+            if _last(node.module) in (stem, ""):
                 taken = {alias.name for alias in node.names}
                 found |= set(every) if "*" in taken else taken
-            case ast.Attribute() if _root(node) not in others:
-                found.add(node.attr)
-            case ast.Constant(value=str(text)):
-                found.add(text)
-    return found & {*names, *every}
+        wanted = {*names, *every}
+        for attribute in cast(list[ast.Attribute], kinds[ast.Attribute]):
+            if attribute.attr in wanted and _root(attribute) not in others:
+                found.add(attribute.attr)
+        for constant in cast(list[ast.Constant], kinds[ast.Constant]):
+            if isinstance(constant.value, str):
+                found.add(constant.value)
+        return found & wanted
 
+    def reading(self, stem: str, attribute: str) -> Reading | None:
+        """The first use of ``.attribute`` that is more than a call with one argument, a comparison
+        with ``is`` or an assignment; None: there is none.
 
-def readings(path: Path, data: bytes, stem: str, attribute: str) -> Reading | None:
-    """The first use of ``.attribute`` that is more than a call with one argument, a comparison
-    with ``is`` or an assignment; None: there is none.
+        Whose attribute it is cannot be told, except that it is none of another module.
+        """
+        if self._index is None:
+            return Reading(self.path, None, None)
+        parents, kinds = self._index
+        others = self._imports_of_others(stem)
+        for node in cast(list[ast.Attribute], kinds[ast.Attribute]):
+            if node.attr == attribute:
+                parent = parents[node]
+                if _root(node) in others or _is_plain(node, parent):
+                    continue
+                whole = parent if isinstance(parent, ast.Attribute | ast.Call) else node
+                return Reading(self.path, node.lineno, ast.unparse(whole))
+        return None
 
-    Whose attribute it is cannot be told, except that it is none of another module.
-    """
-    module = _parse(data)
-    if module is None:
-        return Reading(path, None, None)
-    others = _imports_of_others(module, stem)
-    for parent, node in _pairs(module):
-        if isinstance(node, ast.Attribute) and node.attr == attribute:
-            if _root(node) in others or _is_plain(node, parent):
-                continue
-            whole = parent if isinstance(parent, ast.Attribute | ast.Call) else node
-            return Reading(path, node.lineno, ast.unparse(whole))
-    return None
+    @cached_property
+    def _index(self) -> tuple[dict[ast.AST, ast.AST], Kinds] | None:
+        """Its nodes; None where it does not parse."""
+        module = _parse(self.data)
+        return None if module is None else index(module, breadth_first=True)
+
+    def _imports_of_others(self, stem: str) -> set[str]:
+        """Names bound by imports that do not go through a module of the name ``stem``."""
+        assert self._index is not None
+        _, kinds = self._index
+        found: dict[str, bool] = {}
+        for node in cast(
+            list[ast.Import | ast.ImportFrom], [*kinds[ast.Import], *kinds[ast.ImportFrom]]
+        ):
+            source = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+            relative = isinstance(node, ast.ImportFrom) and not node.module
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                same = relative or stem in (*source.split("."), *alias.name.split("."))
+                found[bound] = found.get(bound, False) or same
+        return {name for name, same in found.items() if not same}
 
 
 def _is_plain(node: ast.Attribute, parent: ast.AST) -> bool:
@@ -89,12 +123,6 @@ def _is_plain(node: ast.Attribute, parent: ast.AST) -> bool:
     return False
 
 
-def _pairs(module: ast.Module) -> Iterator[tuple[ast.AST, ast.AST]]:
-    for parent in ast.walk(module):
-        for node in ast.iter_child_nodes(parent):
-            yield parent, node
-
-
 def _parse(data: bytes) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
@@ -102,20 +130,6 @@ def _parse(data: bytes) -> ast.Module | None:
             return ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-def _imports_of_others(module: ast.Module, stem: str) -> set[str]:
-    """Names bound by imports that do not go through a module of the name ``stem``."""
-    found: dict[str, bool] = {}
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            source = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
-            relative = isinstance(node, ast.ImportFrom) and not node.module
-            for alias in node.names:
-                bound = alias.asname or alias.name.partition(".")[0]
-                same = relative or stem in (*source.split("."), *alias.name.split("."))
-                found[bound] = found.get(bound, False) or same
-    return {name for name, same in found.items() if not same}
 
 
 def _root(node: ast.Attribute) -> str | None:

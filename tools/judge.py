@@ -10,7 +10,6 @@ from normport.codemods.model import ProofCase, Site, Verdict
 from normport.tools.errors import UserError
 from normport.tools.findings import Safety
 from normport.tools.proof import Equivalence, prove
-from normport.tools.sources import resolve
 from normport.tools.tree import SourceTree
 
 NO_PROOF = "Nothing was run (--no-proof), so equality is not shown."
@@ -61,6 +60,9 @@ def run_proofs(
     for tree, site in sites:
         if site.proof is not None and site.verdict == "convert":
             cases.setdefault(tree, {})[site.proof] = None
+    # Needed for nothing but a proof, and slow to import.
+    from normport.tools.sources import resolve
+
     results: dict[tuple[Path | None, ProofCase], Equivalence] = {}
     notes: list[str] = []
     try:

@@ -9,15 +9,18 @@ only cost of one too many is a class that stays.
 from __future__ import annotations
 
 import ast
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from normport.codemods import hints
 from normport.codemods.analyze import decode
 from normport.codemods.model import Site
-from normport.tools.foreign import Reading, imported_from, may_import, readings
+from normport.codemods.nodes import index
+from normport.tools.foreign import OtherFile, Reading
+from normport.tools.parallel import Workers
 
 _DEFINITION = re.compile(rb"\b(?:class|def)[ \t]+([A-Za-z_]\w*)")
 _STAR = re.compile(rb"\bimport[\s\\]*\*")
@@ -42,7 +45,8 @@ class Target:
         """For a file that parses."""
         defined: set[str] = set()
         imported: set[str] = set()
-        for node in ast.walk(ast.parse(decode(source))):
+        parents, _ = index(ast.parse(decode(source)))
+        for node in parents:
             match node:
                 case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                     defined.add(node.name)
@@ -81,44 +85,61 @@ class Uses:
     names: set[str] = field(default_factory=set)
     readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
 
+    def add(self, other: Uses) -> None:
+        """Take in those of another file; of two readings of one attribute the first stays."""
+        self.names |= other.names
+        self.readings = {**other.readings, **self.readings}
 
-def find_uses(targets: Iterable[Target], files: Iterable[Path]) -> Mapping[Path, Uses]:
+
+def find_uses(
+    targets: Sequence[Target], files: Sequence[Path], workers: Workers
+) -> Mapping[Path, Uses]:
     """The uses of each target in ``files``, by its path. Every file is read once.
 
     A file that cannot be read is passed over: it is reported where it is looked at itself.
     """
-    targets = list(targets)
     found = {target.path: Uses() for target in targets}
-    for path in files:
-        try:
-            data = path.read_bytes()
-        except OSError:
-            continue
-        for target in targets:
-            if path != target.path and target.is_named_by(path, data):
-                _look(target, path, data, found[target.path])
+    for uses in workers.map(partial(_look, targets=targets), files):
+        for path, more in uses.items():
+            found[path].add(more)
     return found
 
 
-def _look(target: Target, path: Path, data: bytes, uses: Uses) -> None:
-    words = {name for name in target.defined | target.imported if has_word(data, name)}
+def _look(path: Path, targets: Sequence[Target]) -> Mapping[Path, Uses]:
+    """What one file uses of the targets, by their path."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return {}
+    named = [t for t in targets if path != t.path and t.is_named_by(path, data)]
+    if not named:
+        return {}
+    file = OtherFile(path, data)
     # Nearly every file has a torch of its own, and models have classes of the same names, so that
     # for those the words alone tell nothing.
-    own = target.imported | {name.decode() for name in _DEFINITION.findall(data)}
-    uses.names |= words - own
+    defined = {name.decode() for name in _DEFINITION.findall(data)}
     star = _STAR.search(data) is not None
+    return {target.path: _uses(target, file, defined, star) for target in named}
+
+
+def _uses(target: Target, file: OtherFile, defined: Collection[str], star: bool) -> Uses:
+    uses = Uses()
+    words = {name for name in target.defined | target.imported if has_word(file.data, name)}
+    own = target.imported.union(defined)
+    uses.names |= words - own
     if star:
         uses.names |= target.defined
     if star or words & own:
         every = target.imported | target.defined
-        uses.names |= imported_from(data, target.stem, words & own, every)
-    for owner, attribute in sorted(target.attributes - set(uses.readings)):
-        if owner in own and not may_import(data, target.stem):
+        uses.names |= file.imported_from(target.stem, words & own, every)
+    for owner, attribute in sorted(target.attributes):
+        if owner in own and not file.may_import(target.stem):
             continue  # its own class of that name
-        if has_word(data, owner) and has_word(data, attribute):
-            reading = readings(path, data, target.stem, attribute)
+        if has_word(file.data, owner) and has_word(file.data, attribute):
+            reading = file.reading(target.stem, attribute)
             if reading is not None:
                 uses.readings[owner, attribute] = reading
+    return uses
 
 
 def has_word(data: bytes, word: str) -> bool:
@@ -127,10 +148,7 @@ def has_word(data: bytes, word: str) -> bool:
     Python reads some identifiers beyond ASCII as one that are spelled differently, so for those
     the answer is always yes.
     """
-    if not word.isascii():
-        return True
-    spelled = os.fsencode(word)
-    return spelled in data and bool(re.search(rb"(?<!\w)" + re.escape(spelled) + rb"(?!\w)", data))
+    return not word.isascii() or hints.has_word(data, word.encode())
 
 
 def unless_read(site: Site, uses: Uses, roots: Sequence[Path]) -> Site:

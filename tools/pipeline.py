@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm, plan
@@ -23,11 +24,14 @@ from normport.tools.findings import (
 from normport.tools.judge import NO_PROOF, Judgement, Proofs, run_proofs
 from normport.tools.neighbours import files_around, neighbourhood
 from normport.tools.outside import Target, find_uses, unless_read
+from normport.tools.parallel import Workers
 from normport.tools.selection import EVERY_RULE, Selection
 from normport.tools.suppressions import may_hold_comment
 from normport.tools.tree import FileChange, SourceTree
 
 Progress = Callable[[str, int, int], None]
+
+_PRIVATE = re.compile(rb"\b(?:class|def)[\s\\]+(_\w*)")
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Settings:
     selection: the rules whose findings are reported, and carried out.
     choose: asked file by file which of the accepted conversions go in; without it all do.
     trees: vLLM trees whose version and origin are known already, by their root.
+    workers: who shares the work on many files; nobody by default.
     progress: called with (sentence, done, total).
     """
 
@@ -51,6 +56,7 @@ class Settings:
     selection: Selection = EVERY_RULE
     choose: Callable[[Offer], Collection[int]] | None = None
     trees: Mapping[Path, SourceTree] = field(default_factory=dict)
+    workers: Workers = field(default_factory=lambda: Workers(1))
     progress: Progress = lambda *_: None
 
 
@@ -60,7 +66,7 @@ class _Source:
     data: bytes
     sites: tuple[Site, ...]
     options: Options
-    edited: dict[tuple[int, ...], EditResult] = field(default_factory=dict)
+    edited: dict[tuple[int, ...], EditResult | RefusedEdit] = field(default_factory=dict)
 
     @property
     def convertible(self) -> bool:
@@ -92,10 +98,16 @@ def analyse(
 ) -> Analysis:
     """Find the sites of ``files``; nothing is run and nothing is edited yet."""
     options = Options(unsafe=settings.unsafe, dims=dict(settings.dims))
-    failed = list(errors)
-    sources = _analyse(files, options, settings.progress, failed)
-    _note_outside_uses(sources, files)
-    return Analysis(tuple(sources), tuple(failed), len(files))
+    settings.workers.start(len(files))  # before anything is shown: that may start a thread
+    looked = settings.workers.map(
+        partial(_look, options=options, edit=not settings.proof),
+        files,
+        lambda done: settings.progress("looking for norms", done, len(files)),
+    )
+    sources = [found for found in looked if isinstance(found, _Source)]
+    failed = [found for found in looked if isinstance(found, FileError)]
+    _note_outside_uses(sources, files, settings.workers)
+    return Analysis(tuple(sources), (*errors, *failed), len(files))
 
 
 def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
@@ -106,21 +118,33 @@ def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
     """
     if not settings.proof:
         return Proofs({}, NO_PROOF, ())
+    from concurrent.futures import ThreadPoolExecutor
+
     settings.progress("proving", 0, 1)
     sources = [source for analysis in analyses for source in analysis.sources]
     cases = [(source.file.tree, site) for source in sources for site in source.sites]
     with ThreadPoolExecutor(1) as pool:
         proofs = pool.submit(run_proofs, cases, settings.trees, required=settings.proof_required)
-        for source in sources:
-            _refusals(
-                source, [n for n, site in enumerate(source.sites) if site.verdict == "convert"]
-            )
+        _prepare(sources, settings.workers)
         return proofs.result()
+
+
+def _prepare(sources: Sequence[_Source], workers: Workers) -> None:
+    """Lay out the edits of all conversions, which is nearly always what is asked for later."""
+    convertible = [source for source in sources if source.convertible and not source.edited]
+    for source, edited in zip(convertible, workers.map(_all_edits, convertible), strict=True):
+        source.edited.update(edited)
+
+
+def _all_edits(source: _Source) -> Mapping[tuple[int, ...], EditResult | RefusedEdit]:
+    _refusals(source, [n for n, site in enumerate(source.sites) if site.verdict == "convert"])
+    return source.edited
 
 
 def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
     """Judge every site by its proof and lay out the edits of those that are accepted."""
     results = []
+    _prepare(analysis.sources, settings.workers)
     for number, source in enumerate(analysis.sources):
         settings.progress("rewriting", number, len(analysis.sources))
         judged = [proofs.judge(source.file.tree, site) for site in source.sites]
@@ -128,31 +152,29 @@ def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
     return Report(tuple(results), analysis.errors, analysis.files, proofs.notes)
 
 
-def _analyse(
-    files: Sequence[PythonFile], options: Options, progress: Progress, failed: list[FileError]
-) -> list[_Source]:
-    found = []
-    for number, file in enumerate(files):
-        progress("looking for norms", number, len(files))
-        shown = shown_path(file.path, file.root)
-        try:
-            data = file.read()
-        except OSError as error:
-            message = f"{shown} cannot be read ({error.strerror}); check its permissions."
-            failed.append(FileError(file.relative, message))
-            continue
-        if not file.named and not may_hold_norm(data):
-            if may_hold_comment(data):  # which is then unused
-                found.append(_Source(file, data, (), options))
-            continue
-        try:
-            sites = _sites(data, shown, options)
-        except _UnreadableError as error:
-            failed.append(FileError(file.relative, str(error)))
-        else:
-            if sites or may_hold_comment(data):
-                found.append(_Source(file, data, sites, options))
-    return found
+def _look(file: PythonFile, options: Options, edit: bool) -> _Source | FileError | None:
+    """The sites of one file, if it has any.
+
+    edit: lay out the edits too, as though no other file used anything of it: that is what takes
+        longest, and here there is other work to share beside it.
+    """
+    shown = shown_path(file.path, file.root)
+    try:
+        data = file.read()
+    except OSError as error:
+        message = f"{shown} cannot be read ({error.strerror}); check its permissions."
+        return FileError(file.relative, message)
+    commented = may_hold_comment(data)  # a comment that no norm has is unused
+    if not file.named and not may_hold_norm(data):
+        return _Source(file, data, (), options) if commented else None
+    try:
+        sites = _sites(data, shown, options)
+    except _UnreadableError as error:
+        return FileError(file.relative, str(error))
+    source = _Source(file, data, sites, options)
+    if edit:
+        _all_edits(source)
+    return source if sites or commented else None
 
 
 class _UnreadableError(Exception):
@@ -194,22 +216,22 @@ def _text(data: bytes) -> str:
             raise error from None
 
 
-def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) -> None:
+def _note_outside_uses(
+    sources: Sequence[_Source], files: Sequence[PythonFile], workers: Workers
+) -> None:
     """Tell each file with something to convert which of its names other files use; a norm that
     they use is decided again, since not all of its uses are in its own file."""
     around: dict[tuple[Path, bool], list[tuple[_Source, Target]]] = {}
-    for source in sources:
-        if source.convertible:
-            path = source.file.path.resolve()
-            target = Target.of(path, source.data, _attributes(source.sites))
-            around.setdefault(neighbourhood(path), []).append((source, target))
+    convertible = [source for source in sources if source.convertible]
+    for source, target in zip(convertible, workers.map(_target, convertible), strict=True):
+        around.setdefault(neighbourhood(target.path), []).append((source, target))
     for (folder, deep), members in around.items():
         roots = {source.file.root for source, _ in members}
         given = (file.path.resolve() for file in files if not deep and file.root in roots)
-        neighbours = sorted({*files_around(folder, deep), *given})
-        found = find_uses([target for _, target in members], neighbours)
+        neighbours = sorted({*files_around(folder, deep), *given}, key=lambda path: path.parts)
+        found = find_uses([target for _, target in members], neighbours, workers)
         for source, target in members:
-            uses = found[target.path]
+            uses, before = found[target.path], source.sites
             names = frozenset(uses.names)
             source.options = replace(source.options, outside_uses=names)
             if names & {site.norm for site in source.sites}:
@@ -218,6 +240,23 @@ def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) 
             source.sites = tuple(
                 unless_read(site, uses, (source.file.root, folder)) for site in source.sites
             )
+            if source.sites != before or _may_keep(source, names):
+                source.edited.clear()
+
+
+def _target(source: _Source) -> Target:
+    return Target.of(source.file.path.resolve(), source.data, _attributes(source.sites))
+
+
+def _may_keep(source: _Source, names: Collection[str]) -> bool:
+    """Whether edits that were laid out may come out differently if ``names`` are to be kept."""
+    if not all(name.isascii() for name in names):
+        return True  # they can be spelled in several ways
+    helpers = {name.decode() for name in _PRIVATE.findall(source.data)}
+    return any(
+        isinstance(edited, RefusedEdit) or not helpers.union(edited.removed).isdisjoint(names)
+        for edited in source.edited.values()
+    )
 
 
 def _attributes(sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
@@ -283,8 +322,14 @@ def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
         chosen = tuple(source.sites[number] for number in key)
         laid_out = plan(source.data, chosen, source.options)
         keep = source.options.outside_uses
-        source.edited[key] = apply_plan(source.data, laid_out, keep=keep)
-    return source.edited[key]
+        try:
+            source.edited[key] = apply_plan(source.data, laid_out, keep=keep)
+        except RefusedEdit as refused:
+            source.edited[key] = refused
+    found = source.edited[key]
+    if isinstance(found, RefusedEdit):
+        raise found
+    return found
 
 
 def _refusals(source: _Source, possible: Sequence[int]) -> dict[int, str]:

@@ -91,18 +91,20 @@ def port_command(
     dims: Sequence[str] | None,
 ) -> int:
     """Carry out ``port`` and return the exit status."""
+    from normport.tools.parallel import Workers
     from normport.tools.pipeline import Settings
     from normport.tools.port import plan_series
 
     if not no_proof:
         check_torch()
     tree = _resolve(source, installed, mend=True)
-    with progress() as show:
+    with Workers() as workers, progress() as show:
         settings = Settings(
             accept=accepted(unsafe=False, allow_unproven=allow_unproven),
             proof=not no_proof,
             proof_required=True,
             dims=parse_dims(dims),
+            workers=workers,
             progress=show,
         )
         series = plan_series(tree, [_in_tree(name, tree) for name in only], settings)

@@ -6,12 +6,14 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from normport.tools.errors import UserError
 
 if TYPE_CHECKING:  # imported for real it would make `--help` slow
+    from rich.status import Status
+
     from normport.tools.pipeline import Progress
 
 
@@ -132,11 +134,13 @@ def progress() -> Iterator[Progress]:
         return
     from rich.console import Console
 
-    console = Console(stderr=True)
-    with console.status("starting") as status:
+    with ExitStack() as stack:
+        shown: list[Status] = []
 
         def show(what: str, done: int, total: int) -> None:
+            if not shown:  # only now: it starts a thread, which would keep workers from starting
+                shown.append(stack.enter_context(Console(stderr=True).status("starting")))
             if done % 16 == 0:
-                status.update(f"{what} ({done}/{total})" if total > 1 else what)
+                shown[0].update(f"{what} ({done}/{total})" if total > 1 else what)
 
         yield show

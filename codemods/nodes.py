@@ -1,0 +1,107 @@
+"""Walks over Python's syntax trees, made for speed: they are most of what a scan costs.
+
+``ast.walk`` looks at every field of every node, line numbers included, and comes by the same
+shared operator (``ast.Add()``) over and over; here neither is looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
+BINDERS = (
+    *(ast.Name, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arg, ast.Global),
+    *(ast.Nonlocal, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
+)
+"""The kinds of nodes that may bind a name, imports left out."""
+
+Kinds = defaultdict[type[ast.AST], list[ast.AST]]
+
+# Fields that hold names, flags or operators, in whatever kind of node, but never another node.
+_PLAIN = frozenset(
+    (
+        *("attr", "conversion", "ctx", "id", "is_async", "kind", "kwd_attrs", "level", "module"),
+        *("op", "ops", "rest", "simple", "tag", "type_comment"),
+    )
+)
+_LEAVES = (ast.Constant, ast.Name, ast.Pass, ast.Break, ast.Continue, ast.alias)
+
+_fields: dict[type[ast.AST], tuple[str, ...]] = dict.fromkeys(_LEAVES, ())
+
+
+def _fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a kind of node that may hold nodes."""
+    found = _fields.get(kind)
+    if found is None:
+        found = _fields[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
+    return found
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes directly below, in order; operators and contexts left out."""
+    for name in _fields_of(node.__class__):
+        value = getattr(node, name)
+        if value.__class__ is list:
+            for item in value:
+                if isinstance(item, ast.AST):
+                    yield item
+        elif isinstance(value, ast.AST):
+            yield value
+
+
+def index(tree: ast.AST, *, breadth_first: bool = False) -> tuple[dict[ast.AST, ast.AST], Kinds]:
+    """The parent of every node below ``tree``, and the nodes of each kind, in the same order.
+
+    Operators and contexts are left out. The order is that of the parents, each with its
+    children in theirs: breadth first, or depth first with the last child first.
+    """
+    parents: dict[ast.AST, ast.AST] = {}
+    kinds: Kinds = defaultdict(list)
+    queue = deque([tree])
+    take = queue.popleft if breadth_first else queue.pop
+    put, fields, tree_node = queue.append, _fields, ast.AST
+    while queue:
+        node = take()
+        kind = node.__class__
+        for name in fields[kind] if kind in fields else _fields_of(kind):
+            value = getattr(node, name)
+            if value.__class__ is list:
+                for item in value:
+                    if isinstance(item, tree_node):
+                        parents[item] = node
+                        kinds[item.__class__].append(item)
+                        put(item)
+            elif isinstance(value, tree_node):
+                parents[value] = node
+                kinds[value.__class__].append(value)
+                put(value)
+    return parents, kinds
+
+
+def bound_names(node: ast.AST) -> Sequence[str]:
+    """The names that a node binds by itself, if it is one of the ``BINDERS``."""
+    if isinstance(node, ast.Name):
+        return () if isinstance(node.ctx, ast.Load) else (node.id,)
+    if isinstance(node, ast.Global | ast.Nonlocal):
+        return node.names
+    if isinstance(node, BINDERS):
+        field = {ast.arg: "arg", ast.MatchMapping: "rest"}.get(node.__class__, "name")
+        name = getattr(node, field)
+        return () if name is None else (name,)
+    return ()
+
+
+def imported_names(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Each name that an import binds, with the full dotted name that it stands for; relative
+    imports keep their leading dots. Nothing for other nodes."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            root = alias.name.split(".")[0]
+            yield alias.asname or root, alias.name if alias.asname else root
+    elif isinstance(node, ast.ImportFrom):
+        base = "." * node.level + (node.module or "")
+        for alias in node.names:
+            full = f"{base}.{alias.name}" if base.strip(".") else base + alias.name
+            yield alias.asname or alias.name, full
