@@ -157,7 +157,7 @@ def _laid_out(header: Row, rows: Sequence[Row], color: bool) -> str:
         justify: JustifyMethod = "right" if numeric and name != header[0] else "left"
         table.add_column(name, overflow="fold", justify=justify, max_width=_WIDTHS.get(name))
     for row in rows:
-        table.addcells(*(Text(cell, style=_style(cell)) for cell in row))
+        table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
     out = StringIO()
     width = shutil.get_terminal_size().columns
     Console(file=out, width=width, color_system="standard" if color else None).print(table)
