@@ -62,8 +62,13 @@ format: test-env
 	$(TEST_ENV)/bin/ruff check --fix .
 	$(TEST_ENV)/bin/ruff format .
 
+# The second one compares with tools that it can do without. (pip before 25.1 has no --group.)
+BENCH_TOOLS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["bench"])
 bench: $(PORT_ENV)/stamp
 	@$(PORT_ENV)/bin/python bench/guard.py
+	@$(PORT_ENV)/bin/python -c '$(BENCH_TOOLS)' | xargs $(PIP) 2>$(PORT_ENV)/pip.log \
+	  || echo "not all tools to compare with could be installed; see $(PORT_ENV)/pip.log" >&2
+	@$(PORT_ENV)/bin/python bench/scan.py
 
 patches: $(PORT_ENV)/stamp
 	@for release in $(RELEASES); do \
