@@ -67,7 +67,7 @@ def _call_text(call: ast.Call, first: str) -> tuple[str, ast.expr | None]:
     """The call as an expression of ``norm``, ``x`` and ``residual``, and what it passes as x."""
     parts: list[str] = []
     argument: ast.expr | None = None
-    given = [(None, value) for value in call.args]
+    given: list[tuple[str | None, ast.expr]] = [(None, value) for value in call.args]
     given += [(keyword.arg, keyword.value) for keyword in call.keywords]
     for position, (name, value) in enumerate(given):
         if argument is None and (name == first or (name is None and position == 0)):

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 _HEAD = struct.Struct(">II")
-_MOST_TEXT, _MOST_BYTES = 1 << 20, 1 << 26
+_MOST_TEXT, _MOST_BYTES, _CHUNK = 1 << 20, 1 << 26, 1 << 18
 _F_SETPIPE_SZ = 1031  # of Linux; a pipe that holds a whole result lets both norms run at once
 
 
@@ -41,19 +41,35 @@ class Channel:
     def __init__(self, reading: int, writing: int, deadline: float | None = None) -> None:
         self.reading, self.writing = reading, writing
         self.deadline = deadline
+        self._held, self._come = bytearray(), bytearray()
+        self._place = 0  # where in what has come the next message starts
 
     def send(self, message: dict[str, Any], *payload: memoryview | bytes) -> None:
-        """Write one message. Raises ClosedError."""
+        """Write one message, after those that are held back. Raises ClosedError."""
+        self.hold(message, *payload)
+        self.flush()
+
+    def hold(self, message: dict[str, Any], *payload: memoryview | bytes) -> None:
+        """Write one message now or with a later one; many are small, and each switch costs."""
         text = json.dumps(message).encode()
         parts = [memoryview(part).cast("B") for part in payload if len(part)]
-        size = sum(len(part) for part in parts)
-        try:
-            for part in (memoryview(_HEAD.pack(len(text), size) + text), *parts):
-                done = 0
-                while done < len(part):
-                    done += os.write(self.writing, part[done:])
-        except BrokenPipeError as error:
-            raise ClosedError from error
+        self._held += _HEAD.pack(len(text), sum(len(part) for part in parts))
+        self._held += text
+        for part in parts:
+            self._held += part
+        if len(self._held) >= _CHUNK:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held back. Raises ClosedError."""
+        with memoryview(self._held) as held:
+            done = 0
+            try:
+                while done < len(held):
+                    done += os.write(self.writing, held[done:])
+            except BrokenPipeError as error:
+                raise ClosedError from error
+        self._held = bytearray()
 
     def receive(self) -> tuple[dict[str, Any], bytearray]:
         """Read one message. Raises ClosedError, LateError or GarbledError."""
@@ -70,18 +86,18 @@ class Channel:
         return message, payload
 
     def _read(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view, done = memoryview(data), 0
-        while done < size:
+        while len(self._come) - self._place < size:
             if self.deadline is not None:
                 patience = max(0.0, self.deadline - time.monotonic())
                 if not select.select([self.reading], [], [], patience)[0]:
                     raise LateError
-            count = os.readv(self.reading, [view[done:]])
-            if not count:
+            chunk = os.read(self.reading, _CHUNK)
+            if not chunk:
                 raise ClosedError
-            done += count
-        return data
+            self._come = self._come[self._place :] + chunk
+            self._place = 0
+        self._place += size
+        return self._come[self._place - size : self._place]
 
     def close(self) -> None:
         os.close(self.reading)

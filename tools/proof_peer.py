@@ -6,16 +6,18 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from normport.codemods.model import CallForm
 from normport.tools import proof_side
 from normport.tools.confine import confine, end_with_parent
 from normport.tools.proof_channel import Channel, ClosedError, GarbledError, LateError, pair
+from normport.tools.proof_compare import Layout
 
 # What a norm may allocate on top of what torch already holds.
 MEMORY = 1 << 30
@@ -28,17 +30,25 @@ _FLOATING = {
 }
 
 
+Point = tuple[Layout, int, str]
+"""Layout, rows and magnitude of an input."""
+
+
 class FailedError(Exception):
     """A side could not be run, and why."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor, or with a kind alone what is none. ``values`` is None unless it is floating."""
+    """A tensor and its dtype, or the type of what is none. ``values``: those of a floating one."""
 
     kind: str
     shape: tuple[int, ...] = ()
     values: Tensor | None = None
+
+    @property
+    def floating(self) -> bool:
+        return self.kind in _FLOATING
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Output:
 
     kind: str = ""
     parts: tuple[Part, ...] = ()
-    written: dict[str, Tensor] = field(default_factory=dict)
+    written: dict[str, Part] = field(default_factory=dict)
     refused: str | None = None
 
 
@@ -88,20 +98,31 @@ class Peer:
         """Have a weight loaded from a checkpoint of the run's dtype or of float32."""
         self._send({"load": {"kind": kind, "float32": float32}})
 
-    def run(self, call: str, dtype: str | None, points: list[tuple[str, int, str]]) -> None:
-        """Have ``call`` run on inputs by layout, rows and magnitude; then read each ``output``."""
-        self._send({"run": points, "call": call, "dtype": dtype})
-        self._pending += len(points)
+    def run(self, form: CallForm, call: str, points: Sequence[Point], *, brief: bool) -> None:
+        """Have ``call`` run on ``points``; then read one ``summary``, or each ``output``."""
+        names = [(layout.name, rows, kind) for layout, rows, kind in points]
+        self._send({"run": names, "call": call, "dtype": form.dtype, "brief": brief})
+        self._pending += 1 if brief else len(points)
+
+    def summary(self) -> dict[str, Any]:
+        """What all points gave, with a digest of the tensors; only to be compared as a whole."""
+        message, _ = self._receive()
+        self._pending -= 1
+        return message
 
     def output(self) -> Output:
         """What the next point gave."""
         message, payload = self._receive()
         self._pending -= 1
-        if "refused" in message:
-            return Output(refused=_clean(message["refused"]))
+        return self.read(message, payload)
+
+    def read(self, message: Any, payload: bytearray | None) -> Output:
+        """One entry of a summary (without a payload its tensors have no values), or an output."""
         try:
+            if "refused" in message:
+                return Output(refused=_clean(message["refused"]))
             return _output(message, payload)
-        except (KeyError, TypeError, ValueError, OverflowError, RuntimeError):
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError):
             self._garbled()
 
     def changed(self) -> list[str]:
@@ -179,33 +200,27 @@ def _become_side(
         os._exit(0)
 
 
-def _output(message: dict[str, Any], payload: bytearray) -> Output:
+def _output(message: dict[str, Any], payload: bytearray | None) -> Output:
     place = 0
 
-    def take(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    def take(kind: str, sizes: list[int]) -> Part:
         nonlocal place
-        count = math.prod(shape)
+        shape, dtype = tuple(map(int, sizes)), _FLOATING.get(kind)
         if min(shape, default=0) < 0:
             raise ValueError("a negative size")
+        if dtype is None or payload is None:
+            return Part(_clean(kind), shape)
+        count = math.prod(shape)
         if not count:
-            return torch.empty(shape, dtype=dtype)
+            return Part(kind, shape, torch.empty(shape, dtype=dtype))
         values = torch.frombuffer(payload, dtype=dtype, count=count, offset=place)
         place += count * dtype.itemsize
-        return values.view(shape)
+        return Part(kind, shape, values.view(shape))
 
-    parts = []
-    for described in message["parts"]:
-        if isinstance(described, str):
-            parts.append(Part(_clean(described)))
-            continue
-        name, sizes = described
-        shape = tuple(map(int, sizes))
-        dtype = _FLOATING.get(name)
-        parts.append(Part(_clean(name), shape, take(dtype, shape) if dtype else None))
-    written = {
-        str(name): take(_FLOATING[dtype], tuple(map(int, sizes)))
-        for name, dtype, sizes in message["written"]
-    }
+    parts = [
+        Part(_clean(part)) if isinstance(part, str) else take(*part) for part in message["parts"]
+    ]
+    written = {str(name): take(dtype, sizes) for name, dtype, sizes in message["written"]}
     return Output(_clean(message["kind"]), tuple(parts), written)
 
 

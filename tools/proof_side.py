@@ -7,6 +7,8 @@ what it says of itself only ends its own case, and numbers are compared by anoth
 from __future__ import annotations
 
 import ctypes
+import gc
+import hashlib
 import sys
 import traceback
 from collections.abc import Callable
@@ -52,6 +54,7 @@ def new_names(root: Path | None) -> Names:
 
 def serve(channel: Channel, expression: str, load: Callable[[], Names]) -> None:
     """Answer requests about the norm that ``expression`` builds from the names of ``load``."""
+    gc.disable()  # it would touch, and so copy, all that is shared with the process before the fork
     try:
         watched = _watched()
         names = load()
@@ -90,8 +93,19 @@ class _Side:
             self._load(**request["load"])
         elif "run" in request:
             call = compile(request["call"], "<call>", "eval", dont_inherit=True)
-            for layout, rows, kind in request["run"]:
-                self._run(call, request["dtype"], layout, rows, kind)
+            outputs = (self._run(call, request["dtype"], *point) for point in request["run"])
+            if request["brief"]:
+                digest = hashlib.blake2b()
+                told = []
+                for message, values in outputs:
+                    told.append(message)
+                    for value in values:
+                        digest.update(_bytes(value))
+                self.channel.send({"outputs": told, "digest": digest.hexdigest()})
+                return True
+            for message, values in outputs:
+                self.channel.hold(message, *(_bytes(value) for value in values))
+            self.channel.flush()
         else:
             self.channel.send({"changed": _changed(watched)})
             return False
@@ -117,31 +131,29 @@ class _Side:
         weight = inputs.weight(size, kind).to(torch.float32 if float32 else inputs.dtype)
         self.norm.get_parameter("weight").data.copy_(weight)
 
-    def _run(self, call: CodeType, dtype: str | None, layout: str, rows: int, kind: str) -> None:
+    def _run(
+        self, call: CodeType, dtype: str | None, layout: str, rows: int, kind: str
+    ) -> tuple[Names, list[Tensor]]:
+        """What one call gave, and the tensors whose bytes belong to it."""
         inputs, size, eps = self.now
-
-        def make() -> dict[str, Tensor]:
-            x = compare.make_input(inputs, eps, size, compare.layout(layout), rows, kind)
-            made = {"x": x}
-            if "residual" in call.co_names:
-                made["residual"] = compare.make_residual(inputs, x)
-            if dtype is None:
-                return made
-            return {name: value.to(getattr(torch, dtype)) for name, value in made.items()}
-
-        given, pristine = make(), make()
+        x = compare.make_input(inputs, eps, size, compare.layout(layout), rows, kind)
+        given = {"x": x}
+        if "residual" in call.co_names:
+            given["residual"] = compare.make_residual(inputs, x)
+        if dtype is not None:
+            given = {name: value.to(getattr(torch, dtype)) for name, value in given.items()}
+        pristine = {name: value.clone() for name, value in given.items()}
         try:
             result = eval(call, {"norm": self.norm, "torch": torch, **given})
         except _REFUSALS as error:
             if type(error).__module__.startswith("normport."):
                 raise
             lines = str(error).splitlines() or [""]
-            self.channel.send({"refused": f"{type(error).__name__}: {lines[0]}"[:300]})
-            return
+            return {"refused": f"{type(error).__name__}: {lines[0]}"[:300]}, []
         parts = list(result) if isinstance(result, tuple | list) else [result]
-        written = [name for name in given if not _same_bits(given[name], pristine[name])]
+        written = {name: v for name, v in given.items() if not _same_bits(v, pristine[name])}
         sent = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
-        sent += [given[name] for name in written]
+        sent += written.values()
         if sum(part.numel() for part in sent) > _MOST_ELEMENTS:
             raise UnusableError(f"its result has {max(part.numel() for part in sent)} elements")
         message = {
@@ -152,10 +164,11 @@ class _Side:
                 else type(part).__name__
                 for part in parts
             ],
-            "written": [(name, _dtype(given[name]), list(given[name].shape)) for name in written],
+            "written": [
+                (name, _dtype(value), list(value.shape)) for name, value in written.items()
+            ],
         }
-        sent = [part.detach().contiguous() for part in sent]
-        self.channel.send(message, *(_bytes(part) for part in sent))
+        return message, [value.detach().contiguous() for value in sent]
 
 
 def _module(norm: object) -> nn.Module:
