@@ -15,7 +15,7 @@ from normport.codemods.checks import (
 )
 from normport.codemods.evaluate import Evaluator
 from normport.codemods.expressions import bind_values
-from normport.codemods.forms import call_forms
+from normport.codemods.forms import input_forms
 from normport.codemods.model import Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.recognise import NotStandard, Recognised, recognise
@@ -185,7 +185,7 @@ class ClassReader:
         check_arguments(self.module, call, target.text, computes)
         proof, why_not = self._proof(call, arguments, read, target, size)
         if proof is not None:
-            forms = call_forms(self.module, site_calls(self.module, bound), self._input())
+            forms = input_forms(self.module, site_calls(self.module, bound), self._input())
             proof = replace(proof, forms=forms)
         reason = target.reason
         if why_not is not None:

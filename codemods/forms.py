@@ -1,13 +1,14 @@
 """How sites call their norm, as far as it matters to what the norm computes.
 
-Read off each call: what is passed beside the input, how many dimensions the input has and what
-dtype it was converted to, where the lines of the function say so.
+Read off each call: how many dimensions its input has and what dtype it was converted to, where the
+lines of the function say so.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from normport.codemods.model import CallForm
 from normport.codemods.module_info import ModuleInfo
@@ -27,57 +28,45 @@ _STEPS = 6
 """How many assignments are followed back."""
 
 
-def call_forms(
-    module: ModuleInfo, calls: Iterable[ast.Call], first: str = "x"
+def input_forms(
+    module: ModuleInfo, calls: Iterable[ast.Call], first: str, forms: Sequence[CallForm] = ()
 ) -> tuple[CallForm, ...]:
-    """The distinct forms of ``calls``; a call of which nothing is known adds none.
+    """How ``calls`` call their norm, with what is known of the input.
 
-    first: the name of the norm's input, by which a call may pass it.
+    first: the name of the norm's input, by which a call may pass it. forms: what the calls are
+    like apart from the input; none if all are plain.
     """
-    found: dict[CallForm, None] = {}
+    ranks: set[int | None] = set()
+    dtypes: set[str] = set()
     for call in calls:
-        text, argument = _call_text(call, first)
+        argument = _input(call, first)
         if argument is None:
             continue
         reader = _Reader(module, call)
         rank = reader.rank(argument)
-        if rank is not None and not 1 <= rank <= 5:
-            rank = None
-        if rank is not None or text != _PLAIN:
-            found[_form(text, rank, None)] = None
-        for dtype in sorted(reader.dtypes(argument)):
-            found[_form(text, rank, dtype)] = None
-    if found and any(form.old != _PLAIN for form in found):
-        found |= {
-            _form(_PLAIN, None, None): None
-            for call in calls
-            if _call_text(call, first)[0] == _PLAIN
-        }
-    return tuple(sorted(found, key=lambda form: (form.old != _PLAIN, form.name)))
+        ranks.add(rank if rank is not None and 1 <= rank <= 5 else None)
+        dtypes |= reader.dtypes(argument)
+    plain = (CallForm(_PLAIN),)
+    found = [
+        replace(form, name=_name(form, rank, dtype), rank=rank, dtype=dtype)
+        for form in forms or plain
+        for rank in sorted(ranks or {None}, key=lambda rank: rank or 0)
+        for dtype in (None, *sorted(dtypes))
+    ]
+    return () if found == [*plain] else tuple(found)
 
 
-def _form(text: str, rank: int | None, dtype: str | None) -> CallForm:
+def _name(form: CallForm, rank: int | None, dtype: str | None) -> str:
     words = [f"{rank}-D input"] if rank is not None else []
     words += [f"{dtype} input"] if dtype is not None else []
-    words += [text] if text != _PLAIN or not words else []
-    return CallForm(", ".join(words), text, text, rank, dtype)
+    return ", ".join([form.name, *words] if form.old != _PLAIN or not words else words)
 
 
-def _call_text(call: ast.Call, first: str) -> tuple[str, ast.expr | None]:
-    """The call as an expression of ``norm``, ``x`` and ``residual``, and what it passes as x."""
-    parts: list[str] = []
-    argument: ast.expr | None = None
-    given: list[tuple[str | None, ast.expr]] = [(None, value) for value in call.args]
-    given += [(keyword.arg, keyword.value) for keyword in call.keywords]
-    for position, (name, value) in enumerate(given):
-        if argument is None and (name == first or (name is None and position == 0)):
-            argument, word = value, "x"
-        elif isinstance(value, ast.Constant):
-            word = repr(value.value)
-        else:
-            word = "residual"
-        parts.append(f"{name}={word}" if name else word)
-    return f"norm({', '.join(parts)})", argument
+def _input(call: ast.Call, first: str) -> ast.expr | None:
+    """What the call passes as the norm's input."""
+    if call.args:
+        return None if isinstance(call.args[0], ast.Starred) else call.args[0]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == first), None)
 
 
 class _Reader:
