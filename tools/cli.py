@@ -23,6 +23,7 @@ from normport.tools.options import (
     Dims,
     Format,
     Installed,
+    NoExec,
     NoProof,
     OutputFormat,
     Paths,
@@ -74,6 +75,7 @@ def scan(
     paths: Paths,
     output_format: Format = OutputFormat.text,
     no_proof: NoProof = False,
+    no_exec: NoExec = False,
     unsafe: Unsafe = False,
     dim: Dims = None,
     strict: Strict = False,
@@ -81,7 +83,14 @@ def scan(
     """Every model-local norm: what it computes, what it can become, or why it stays."""
     from normport.tools.commands import Request, rewrite_command
 
-    request = Request(paths=paths, no_proof=no_proof, unsafe=unsafe, dims=dim, strict=strict)
+    request = Request(
+        paths=paths,
+        no_proof=no_proof,
+        no_exec=no_exec,
+        unsafe=unsafe,
+        dims=dim,
+        strict=strict,
+    )
     raise typer.Exit(rewrite_command(request, output_format))
 
 
@@ -94,6 +103,7 @@ def rewrite(
     unsafe: Unsafe = False,
     allow_unproven: AllowUnproven = False,
     no_proof: NoProof = False,
+    no_exec: NoExec = False,
     dim: Dims = None,
     strict: Strict = False,
     allow_dirty: AllowDirty = False,
@@ -104,6 +114,7 @@ def rewrite(
     request = Request(
         paths=paths,
         no_proof=no_proof,
+        no_exec=no_exec,
         unsafe=unsafe,
         dims=dim,
         strict=strict,
@@ -150,6 +161,7 @@ def port(
         typer.Option("--only", metavar="FILE", help="Port this model file alone (repeatable)."),
     ] = None,
     no_proof: NoProof = False,
+    no_exec: NoExec = False,
     allow_unproven: AllowUnproven = False,
     dim: Dims = None,
 ) -> None:
@@ -163,6 +175,7 @@ def port(
             installed=installed,
             only=only or [],
             no_proof=no_proof,
+            no_exec=no_exec,
             allow_unproven=allow_unproven,
             dims=dim,
         )

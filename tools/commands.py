@@ -13,6 +13,7 @@ from normport.tools.errors import UserError
 from normport.tools.findings import FileResult, Report, Safety
 from normport.tools.formats import render
 from normport.tools.git import work_tree_top
+from normport.tools.judge import NO_EXEC, NO_PROOF
 from normport.tools.options import OutputFormat
 from normport.tools.pipeline import Settings, run
 from normport.tools.terminal import colour_wanted, note, progress, write_bytes, write_text
@@ -31,6 +32,7 @@ class Request:
 
     paths: Sequence[Path]
     no_proof: bool = False
+    no_exec: bool = False
     unsafe: bool = False
     dims: Sequence[str] | None = None
     strict: bool = False
@@ -121,7 +123,8 @@ def rewrite_command(request: Request, output_format: OutputFormat) -> int:
         settings = Settings(
             unsafe=request.unsafe,
             accept=accepted(request.unsafe, request.allow_unproven),
-            proof=not request.no_proof,
+            proof=not (request.no_proof or request.no_exec),
+            unproven=NO_EXEC if request.no_exec else NO_PROOF,
             dims=parse_dims(request.dims),
             progress=show,
         )

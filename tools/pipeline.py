@@ -35,6 +35,7 @@ class Settings:
     accept: the safeties whose conversions go into the changes.
     dims: ``CLASS.attr`` -> source text of the size of a weightless norm.
     proof, proof_required: whether norms are run; and whether it is an error when they cannot be.
+    unproven: what to say of every conversion when none is run.
     trees: vLLM trees whose version and origin are known already, by their root.
     progress: called with (sentence, done, total).
     """
@@ -42,6 +43,7 @@ class Settings:
     unsafe: bool = False
     accept: frozenset[Safety] = frozenset({"safe"})
     proof: bool = True
+    unproven: str = NO_PROOF
     proof_required: bool = False
     dims: Mapping[str, str] = field(default_factory=dict)
     trees: Mapping[Path, SourceTree] = field(default_factory=dict)
@@ -107,7 +109,7 @@ def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
     process, and this one would only wait for it.
     """
     if not settings.proof:
-        return Proofs({}, NO_PROOF, ())
+        return Proofs({}, settings.unproven, ())
     settings.progress("proving", 0, 1)
     sources = [source for analysis in analyses for source in analysis.sources]
     cases = [(source.file.tree, site) for source in sources for site in source.sites]
