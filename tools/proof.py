@@ -93,7 +93,8 @@ class Equivalence:
     results: per run dtype. partner: whose norms the new side ran.
     reason: one sentence, None if equal.
     forms: how sites call the norm, beside ``norm(x)`` with 2-D and 3-D input, which is what
-        ``results`` are of; and per run dtype what was found. It enters the status.
+        ``results`` are of; and per run dtype what was found, which enters the status. A form
+        without results is what ``results`` are of instead.
     ranks: how many dimensions the inputs had that the old norm accepted; empty if it failed.
     float32_checkpoint: per run dtype, where the two weights have different dtypes: the distance
         when a float32 checkpoint is loaded (the narrower weight is rounded on load, the wider is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -189,6 +190,8 @@ def _become_side(
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(null, descriptor)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = sys.stderr = open(1, "w", closefd=False)  # noqa: SIM115
         low, high = sorted((channel.reading, channel.writing))
         os.closerange(3, low)
         os.closerange(low + 1, high)

@@ -122,7 +122,7 @@ class Session:
                 status, reason = judge(ran)
                 verdicts.append((status, f"{form.name}: {reason}" if reason else None))
         if self.base != _PLAIN:
-            self.more[self.base.old] = self.tallies
+            self.more[self.base.old] = {}
         return max(
             verdicts, key=lambda verdict: ("equal", "bounded", "different").index(verdict[0])
         )
