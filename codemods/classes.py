@@ -15,6 +15,7 @@ from normport.codemods.checks import (
 )
 from normport.codemods.evaluate import Evaluator
 from normport.codemods.expressions import bind_values
+from normport.codemods.forms import input_forms
 from normport.codemods.model import Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.recognise import NotStandard, Recognised, recognise
@@ -27,6 +28,7 @@ from normport.codemods.uses import (
     called_elsewhere,
     class_uses,
     objection,
+    site_calls,
 )
 from normport.codemods.values import Const, Source, Unknown, Value, Weight
 
@@ -182,6 +184,9 @@ class ClassReader:
         target = rule.target(NormSite(computes, size, computes.eps or ""), self.unsafe)
         check_arguments(self.module, call, target.text, computes)
         proof, why_not = self._proof(call, arguments, read, target, size)
+        if proof is not None:
+            forms = input_forms(self.module, site_calls(self.module, bound), self._input())
+            proof = replace(proof, forms=forms)
         reason = target.reason
         if why_not is not None:
             reason = f"{self.node.name} cannot be run by itself: {why_not}."
@@ -230,6 +235,12 @@ class ClassReader:
         if bound is None:
             raise Refused("NP215", "its call does not fit its constructor")
         return bound
+
+    def _input(self) -> str:
+        """The name of forward's input."""
+        forward = self._method("forward")
+        names = [argument.arg for argument in forward.args.args] if forward is not None else []
+        return names[1] if len(names) > 1 else "x"
 
     def _init(self) -> ast.FunctionDef | None:
         return self._method("__init__")

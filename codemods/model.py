@@ -58,6 +58,31 @@ class Edit:
 
 
 @dataclass(frozen=True)
+class CallForm:
+    """A way in which sites call their norm.
+
+    name: how a person would name it, e.g. ``4-D input``.
+    old, new: the call before and after the conversion, expressions of ``norm``, ``x`` and
+        ``residual``, another tensor of the shape and dtype of ``x``.
+    rank: the dimensions of ``x``; None: not known, 2 and 3 are run.
+    dtype: what the site converts ``x`` to, a dtype of torch by its name; None: it does not.
+    """
+
+    name: str
+    old: str = "norm(x)"
+    new: str = "norm(x)"
+    rank: int | None = None
+    dtype: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is among what is run for every norm: ``norm(x)`` with 2-D and 3-D input."""
+        return (
+            self.old == self.new == "norm(x)" and self.rank in (None, 2, 3) and self.dtype is None
+        )
+
+
+@dataclass(frozen=True)
 class ProofCase:
     """How to run a local norm and its replacement side by side.
 
@@ -68,6 +93,7 @@ class ProofCase:
         defines; in ``new``, ``RMSNorm`` and ``GemmaRMSNorm``.
     weight: what the parameter ``weight`` of both is drawn as (none: there is no parameter).
     eps: the epsilon when the source states a number, else None (the prover picks real ones).
+    forms: how the sites call the norm; each must have run. Empty: ``norm(x)``, nothing known of x.
     """
 
     module: str
@@ -75,6 +101,7 @@ class ProofCase:
     new: str
     weight: WeightKind
     eps: float | None = None
+    forms: tuple[CallForm, ...] = ()
 
 
 @dataclass(frozen=True)

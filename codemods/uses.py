@@ -223,6 +223,12 @@ def called_elsewhere(module: ModuleInfo, bound: Binding) -> int | None:
     return None
 
 
+def site_calls(module: ModuleInfo, bound: Binding) -> list[ast.Call]:
+    """The calls of the attribute, in the owning class and elsewhere."""
+    parents = [module.parents[node] for node in _loads(module, bound) if _called(module, node)]
+    return [parent for parent in parents if isinstance(parent, ast.Call)]
+
+
 def _loads(module: ModuleInfo, bound: Binding) -> list[ast.Attribute]:
     related = family(module, bound.owner)
     found: list[ast.Attribute] = []

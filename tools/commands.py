@@ -16,6 +16,7 @@ from normport.tools.formats import render
 from normport.tools.formats.look import Look
 from normport.tools.git import work_tree_top
 from normport.tools.inputs import Batch, Options, batches, stdin_batch
+from normport.tools.judge import NO_EXEC, NO_PROOF
 from normport.tools.options import OutputFormat
 from normport.tools.parallel import Workers
 from normport.tools.pipeline import Settings, run
@@ -51,6 +52,7 @@ class Request:
     show_done: bool = False
     interactive: bool = False
     no_proof: bool = False
+    no_exec: bool = False
     unsafe: bool = False
     dims: Sequence[str] | None = None
     strict: bool = False
@@ -188,7 +190,8 @@ def _report(request: Request, found: Sequence[Batch]) -> Report:
         common = Settings(
             unsafe=request.unsafe,
             accept=accepted(request.unsafe, request.allow_unproven),
-            proof=not request.no_proof,
+            proof=not (request.no_proof or request.no_exec),
+            unproven=NO_EXEC if request.no_exec else NO_PROOF,
             workers=workers,
             progress=show,
         )

@@ -40,7 +40,9 @@ def run_git(
     if isolated:
         environment = {k: v for k, v in environment.items() if not k.startswith("GIT_")}
         environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    # The program that core.fsmonitor names would be run; git looks at the files itself instead.
+    options = ["--no-optional-locks", "-c", "core.fsmonitor=false"]
+    command = ["git", *options, "-C", str(folder), *arguments]
     try:
         return subprocess.run(
             command, input=stdin, capture_output=True, env=environment, check=False

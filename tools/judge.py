@@ -13,6 +13,7 @@ from normport.tools.proof import Equivalence, prove
 from normport.tools.tree import SourceTree
 
 NO_PROOF = "Nothing was run (--no-proof), so equality is not shown."
+NO_EXEC = "Nothing of the source was executed (--no-exec), so equality is not shown."
 CANNOT_RUN = "The proof cannot be run here, so equality is not shown."
 NO_CASE = "The local norm cannot be run apart from its model, so equality is not shown."
 DIFFERENT = "NP301"

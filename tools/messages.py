@@ -118,7 +118,8 @@ def proof_trailers(findings: Sequence[Finding], tree: SourceTree) -> tuple[tuple
         return ()
     trailers = []
     for dtype in proofs[0].results:
-        results = [proof.results[dtype] for proof in proofs if dtype in proof.results]
+        ran = [forms for proof in proofs for forms in (proof.results, *proof.forms.values())]
+        results = [found[dtype] for found in ran if dtype in found]
         worst = max(result.max_ulp for result in results)
         inputs = sum(result.inputs for result in results)
         elements = sum(result.elements for result in results)

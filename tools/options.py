@@ -59,6 +59,13 @@ AllowUnproven = Annotated[
 NoProof = Annotated[
     bool, typer.Option("--no-proof", help="Run nothing; every conversion is then unproven.")
 ]
+NoExec = Annotated[
+    bool,
+    typer.Option(
+        "--no-exec",
+        help="Execute nothing of the sources that are read, and so no proof.",
+    ),
+]
 Dims = Annotated[
     list[str] | None,
     typer.Option(

@@ -43,6 +43,7 @@ class Settings:
     proof, proof_required: whether norms are run; and whether it is an error when they cannot be.
     selection: the rules whose findings are reported, and carried out.
     choose: asked file by file which of the accepted conversions go in; without it all do.
+    unproven: what to say of every conversion when none is run.
     trees: vLLM trees whose version and origin are known already, by their root.
     workers: who shares the work on many files; nobody by default.
     progress: called with (sentence, done, total).
@@ -51,6 +52,7 @@ class Settings:
     unsafe: bool = False
     accept: frozenset[Safety] = frozenset({"safe"})
     proof: bool = True
+    unproven: str = NO_PROOF
     proof_required: bool = False
     dims: Mapping[str, str] = field(default_factory=dict)
     selection: Selection = EVERY_RULE
@@ -117,7 +119,7 @@ def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
     process, and this one would only wait for it.
     """
     if not settings.proof:
-        return Proofs({}, NO_PROOF, ())
+        return Proofs({}, settings.unproven, ())
     from concurrent.futures import ThreadPoolExecutor
 
     settings.progress("proving", 0, 1)

@@ -1,7 +1,8 @@
 """Does a standard layer compute what the local norm computed? Both are run, elsewhere.
 
-Needs no torch itself: a separate process with the same interpreter runs the norms and is given
-a time and a memory limit per case (``normport.tools.proof_runner``).
+Needs no torch itself: a separate process with the same interpreter sees to it, in an empty folder
+and without what the environment holds beside Python's own settings. Below it each norm runs in a
+process that is confined and has a limit on time and memory (``normport.tools.proof_runner``).
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from normport.codemods.model import ProofCase
+from normport.codemods.model import CallForm, ProofCase
 from normport.tools.errors import UserError
 from normport.tools.tree import SourceTree
 
@@ -27,6 +28,20 @@ Status = Literal["equal", "bounded", "different", "failed"]
 BOUND = (
     "2 ulp in float16 and bfloat16, 32 ulp in float32; "
     "half the factor more where the normalized value is subnormal"
+)
+
+# What Python and torch need of the user's environment; it may hold credentials as well.
+_PASSED_ON = (
+    "CONDA_PREFIX",
+    "DYLD_LIBRARY_PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "PATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
 )
 
 # One thread, and vector code that is the same on every processor of a kind: the counts of
@@ -77,6 +92,10 @@ class Equivalence:
         ``different`` (another computation) or ``failed`` (it could not be run).
     results: per run dtype. partner: whose norms the new side ran.
     reason: one sentence, None if equal.
+    forms: how sites call the norm, beside ``norm(x)`` with 2-D and 3-D input, which is what
+        ``results`` are of; and per run dtype what was found, which enters the status. A form
+        without results is what ``results`` are of instead.
+    ranks: how many dimensions the inputs had that the old norm accepted; empty if it failed.
     float32_checkpoint: per run dtype, where the two weights have different dtypes: the distance
         when a float32 checkpoint is loaded (the narrower weight is rounded on load, the wider is
         not). It does not enter the status.
@@ -87,6 +106,8 @@ class Equivalence:
     partner: str
     reason: str | None = None
     float32_checkpoint: dict[str, DtypeResult] = field(default_factory=dict)
+    forms: dict[str, dict[str, DtypeResult]] = field(default_factory=dict)
+    ranks: frozenset[int] = frozenset()
 
     def to_json(self) -> dict[str, Any] | None:
         """The ``equivalence`` object of a finding; None when nothing was run."""
@@ -96,6 +117,11 @@ class Equivalence:
         if self.float32_checkpoint:
             found["float32_checkpoint"] = {
                 name: _brief(result) for name, result in self.float32_checkpoint.items()
+            }
+        if self.forms:
+            found["forms"] = {
+                form: {name: _brief(result) for name, result in results.items()}
+                for form, results in self.forms.items()
             }
         return found
 
@@ -130,9 +156,9 @@ def prove(
     timeout_s: seconds that one case may take; loading torch may take as long again.
     Equal cases are run once. Raises UserError when the interpreter has no usable torch.
     """
-    distinct = list(dict.fromkeys(cases))
-    if not distinct:
+    if not cases:
         return []
+    distinct = list(dict.fromkeys(_unit(case) for case in cases))
     if tree is None:
         partner = "the 0.29 semantics (normport.kernels.reference)"
     else:
@@ -145,7 +171,24 @@ def prove(
             answers |= more
     reason = f"the proof process ended before it answered{last_words}"
     lost = Equivalence("failed", {}, partner, reason)
-    return [answers.get(case, lost) for case in cases]
+    return [_for_site(case, answers.get(_unit(case), lost)) for case in cases]
+
+
+def _unit(case: ProofCase) -> ProofCase:
+    """What has to be run for ``case``: the plain forms are run for every norm."""
+    more = tuple(form for form in case.forms if not form.plain)
+    if more and len(more) < len(case.forms):
+        more = (CallForm("norm(x)"), *more)
+    return replace(case, forms=more)
+
+
+def _for_site(case: ProofCase, found: Equivalence) -> Equivalence:
+    """``found``, unless the norm does not take the input that a site of ``case`` gives it."""
+    for form in case.forms:
+        if form.plain and form.rank and found.ranks and form.rank not in found.ranks:
+            reason = f"the old norm accepts no {form.name}, which is what a site gives it"
+            return Equivalence("failed", {}, found.partner, reason)
+    return found
 
 
 def _ask(
@@ -176,7 +219,10 @@ def _run(request: str, limit_s: float) -> tuple[str, str]:
     """The runner's output, and the last line it complained with, in brackets, or nothing."""
     # -P: the working directory may be a vLLM checkout, whose modules must not be imported.
     command = [sys.executable, "-P", "-m", "normport.tools.proof_runner"]
-    with tempfile.TemporaryFile("w+") as errors:
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        tempfile.TemporaryDirectory(prefix="normport-proof-") as folder,
+    ):
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -184,7 +230,8 @@ def _run(request: str, limit_s: float) -> tuple[str, str]:
             stderr=errors,
             text=True,
             encoding="utf-8",
-            env={**os.environ, **_ENVIRONMENT},
+            env=_environment(folder),
+            cwd=folder,
             start_new_session=True,
         )
         try:
@@ -197,6 +244,15 @@ def _run(request: str, limit_s: float) -> tuple[str, str]:
         errors.seek(0)
         lines = errors.read().split("\n")
         return output, next((f" ({line.strip()})" for line in reversed(lines) if line.strip()), "")
+
+
+def _environment(folder: str) -> dict[str, str]:
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    # From another folder a relative entry would name another place.
+    paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if paths:
+        passed["PYTHONPATH"] = os.pathsep.join(paths)
+    return {**passed, **_ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -215,6 +271,8 @@ def _equivalence(answer: dict[str, Any], partner: str) -> Equivalence:
         partner,
         answer["reason"],
         _results(answer["float32_checkpoint"]),
+        {form: _results(results) for form, results in answer["forms"].items()},
+        frozenset(answer["ranks"]),
     )
 
 

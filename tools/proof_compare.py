@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ BUCKETS = ("0", "1", "2-4", "5-16", "17-256", ">256")
 _BUCKET_ENDS = (0, 1, 4, 16, 256)
 # Where an element counts whose distance is none: a number against an infinity or NaN.
 _FAR = 1 << 62
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 # The standard deviation of the inputs. "near eps" has its mean square at eps, "subnormal" lies
 # below the smallest normal number; squares and sums of "large" stay finite in float32.
@@ -45,6 +46,7 @@ _SUBNORMAL = {"float32": 1e-39, "float16": 1e-6, "bfloat16": 1e-39}
 MAGNITUDES = ("normal", "large", "near eps", "subnormal", "with inf, nan and zero rows")
 
 
+@cache
 def noise(count: int) -> Tensor:
     """Bell-shaped numbers of mean 0 and variance 4/3 in [-4, 4], the same on every machine."""
     generator = torch.Generator().manual_seed(20_29)
@@ -104,6 +106,13 @@ LAYOUTS = (
     Layout("2-D with last stride 2", 2, lambda t, r, s: t.view(r, s, 2)[..., 0]),
     Layout("2-D transposed", 1, lambda t, r, s: t.view(s, r).t()),
 )
+# Inputs of a rank that only some sites have; their sizes and magnitudes are fewer.
+MORE_LAYOUTS = {
+    1: Layout("1-D", 1, lambda t, r, s: t.view(s)),
+    4: Layout("4-D", 2 * HEADS, lambda t, r, s: t.view(r, 2, HEADS, s)),
+    5: Layout("5-D", 2 * HEADS, lambda t, r, s: t.view(r, 1, 2, HEADS, s)),
+}
+_BY_NAME = {layout.name: layout for layout in (*LAYOUTS, *MORE_LAYOUTS.values())}
 # The most elements that one input takes from the pool.
 POOL = 83 * 769
 
@@ -126,6 +135,34 @@ def grid(eps_values: tuple[float, ...]) -> Iterator[tuple[float, int, Layout, in
                         yield eps, size, layout, rows, magnitude
 
 
+def form_grid(rank: int | None) -> Iterator[tuple[int, Layout, int, str]]:
+    """Size, layout, rows and magnitude of the inputs for one more way to call a norm.
+
+    rank: of the input; None for 2 and 3.
+    """
+    ranks = {2: LAYOUTS[0], 3: LAYOUTS[1], **MORE_LAYOUTS}
+    for size in (64, 769):
+        for layout in LAYOUTS[:2] if rank is None else (ranks[rank],):
+            for rows in (1,) if rank == 1 else ROWS:
+                if rows * size * layout.width > POOL:
+                    continue
+                # Rows of infinities and zeros need more than one row.
+                magnitudes = MAGNITUDES[:-1] if rank == 1 else MAGNITUDES
+                for magnitude in magnitudes if rows else MAGNITUDES[:1]:
+                    yield size, layout, rows, magnitude
+
+
+def layout(name: str) -> Layout:
+    """The layout of that name."""
+    return _BY_NAME[name]
+
+
+def make_residual(inputs: Inputs, x: Tensor) -> Tensor:
+    """A fresh tensor of the shape of ``x`` with other numbers in it."""
+    values = inputs.scaled(MAGNITUDES[0], 1.0)
+    return values[POOL - x.numel() :].flip(0).view(x.shape)
+
+
 def make_input(
     inputs: Inputs, eps: float, size: int, layout: Layout, rows: int, kind: str
 ) -> Tensor:
@@ -144,7 +181,7 @@ def make_input(
 
 def ulp_index(values: Tensor) -> Tensor:
     """The place of each value among all values of its dtype, as int64; both zeros are at 0."""
-    bits = values.contiguous().view(_BITS[values.element_size()])
+    bits = values.contiguous().view(BITS[values.element_size()])
     magnitude = (bits & torch.iinfo(bits.dtype).max).long()
     return torch.where(bits < 0, -magnitude, magnitude)
 
@@ -167,14 +204,14 @@ class Tally:
 
     def add(self, old: Tensor, new: Tensor, factor: Tensor, base: int, where: str) -> None:
         """Compare two outputs of the same shape and dtype; ``factor`` is ``[size]``, float32."""
-        self.inputs += 1
         elements = old.numel()
-        self.elements += elements
-        bits = _BITS[old.element_size()]
+        bits = BITS[old.element_size()]
         old, new = old.contiguous(), new.contiguous()
         if torch.equal(old.view(bits), new.view(bits)):
-            self.histogram[0] += elements
+            self.add_equal(elements)
             return
+        self.inputs += 1
+        self.elements += elements
         # Only the places whose bits differ are looked at further.
         at = (old.view(bits) != new.view(bits)).flatten().nonzero().flatten()
         factor = factor[at % factor.numel()]
@@ -199,10 +236,15 @@ class Tally:
             place = int(ulp.argmax())
             self.worst = f"{where}: old {old[place].item():.9g}, new {new[place].item():.9g}"
 
-    def skip(self, where: str, error: Exception) -> None:
+    def add_equal(self, elements: int) -> None:
+        """Count two outputs that are equal in every bit."""
+        self.inputs += 1
+        self.elements += elements
+        self.histogram[0] += elements
+
+    def skip(self, where: str, error: str) -> None:
         """Note an input that the old norm does not take; one note per layout and message."""
-        lines = str(error).splitlines() or [""]
-        note = f"{where.split(',')[0]}: {type(error).__name__}: {lines[0]}"[:200]
+        note = f"{where.split(',')[0]}: {error}"[:200]
         if note not in self.skipped and len(self.skipped) < 20:
             self.skipped.append(note)
 

@@ -17,6 +17,7 @@ from normport.tools.commands import (
 )
 from normport.tools.diffs import git_diff
 from normport.tools.errors import UserError
+from normport.tools.judge import NO_EXEC, NO_PROOF
 from normport.tools.proof import check_torch
 from normport.tools.series import Obsolete, PatchStatus, apply_series, status, write_series
 from normport.tools.sources import resolve
@@ -87,6 +88,7 @@ def port_command(
     installed: bool,
     only: Sequence[str],
     no_proof: bool,
+    no_exec: bool,
     allow_unproven: bool,
     dims: Sequence[str] | None,
 ) -> int:
@@ -95,13 +97,15 @@ def port_command(
     from normport.tools.pipeline import Settings
     from normport.tools.port import plan_series
 
-    if not no_proof:
+    without = "--no-exec" if no_exec else "--no-proof" if no_proof else None
+    if without is None:
         check_torch()
     tree = _resolve(source, installed, mend=True)
     with Workers() as workers, progress() as show:
         settings = Settings(
             accept=accepted(unsafe=False, allow_unproven=allow_unproven),
-            proof=not no_proof,
+            proof=without is None,
+            unproven=NO_EXEC if no_exec else NO_PROOF,
             proof_required=True,
             dims=parse_dims(dims),
             workers=workers,
@@ -134,7 +138,7 @@ def port_command(
     )
     # Plain `git am` would take the subject's [XPU] or [Model] for a mark of the mail, and drop it.
     say(f"apply: git am --keep-non-patch {quote(str(out))}/*.patch")
-    say(f"proof: {_proof(series, out, no_proof)}")
+    say(f"proof: {_proof(series, out, without)}")
     return LEFT if waiting else DONE
 
 
@@ -146,12 +150,12 @@ def _in_tree(name: str, tree: SourceTree) -> str:
     return name
 
 
-def _proof(series: Series, out: Path, no_proof: bool) -> str:
+def _proof(series: Series, out: Path, without: str | None) -> str:
     keys = {key for patch in (*series.patches, *series.optional) for key, _ in patch.trailers}
     if any(key.startswith("Proof") for key in keys):
         return f"{out / 'manifest.json'}, and the Proof trailers of the converted models' patches"
-    if no_proof:
-        return "none was run (--no-proof)"
+    if without is not None:
+        return f"none was run ({without})"
     return "none was needed, since no norm was converted"
 
 
