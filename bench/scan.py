@@ -49,10 +49,16 @@ SLOW = ("proof", "libcst")
 
 @dataclass
 class Side:
-    """One command. statuses: those that are no failure. times, cpu: seconds, one per run."""
+    """One command.
+
+    statuses: those that are no failure. says: what it says on stderr unless it fails.
+    times, cpu: wall and processor seconds, one per run.
+    """
 
     command: Sequence[str | Path]
     statuses: frozenset[int] = frozenset({0})
+    says: str = ""
+    folder: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -65,6 +71,7 @@ class Side:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=self.folder,
             env={**os.environ, **self.environment},
         )
         assert process.stderr is not None
@@ -74,7 +81,7 @@ class Side:
         spent = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
         process.stderr.close()
-        if process.returncode not in self.statuses:
+        if process.returncode not in self.statuses or self.says not in said:
             last = (said.strip().splitlines() or ["nothing"])[-1]
             raise UserError(f"{' '.join(map(str, self.command))} failed; it said: {last}")
         return spent, usage.ru_utime + usage.ru_stime
@@ -97,12 +104,16 @@ def make_sides(tree: Path, skip: Sequence[str]) -> tuple[dict[str, Side], list[s
         "help": Side([normport, "--help"]),
         "proof": Side([normport, "scan", tree], found),
         "libcst": Side(
-            [sys.executable, "-m", "libcst.tool", *codemod], environment={"PYTHONPATH": str(HERE)}
+            [sys.executable, "-m", "libcst.tool", *codemod],
+            found,  # files that LibCST cannot parse are no failure here
+            says="Finished codemodding",
+            folder=tree.parent,
+            environment={"PYTHONPATH": str(HERE)},
         ),
     }
     missing = []
     pattern = ["run", "--lang", "python", "--pattern", "class $NAME(nn.Module): $$$BODY"]
-    others = {
+    others: dict[str, list[str | Path]] = {
         "ast-grep": [*pattern, "--json=stream", tree],
         "ruff": ["check", "--select", "F401", "--isolated", "--no-cache", "--quiet", tree],
     }
