@@ -157,12 +157,13 @@ def test_a_release_without_a_known_hash_says_so(shelf: Path, notes: list[str]) -
     )
 
 
-def test_an_untested_release_says_so(shelf: Path, notes: list[str]) -> None:
-    make_wheel(shelf, "9.1.0")
-    assert resolve("vllm==9.1.0", note=notes.append).version == "9.1.0"
+@pytest.mark.parametrize("version", ["9.1.0", "0.29.1", "0.30.0rc1"])
+def test_an_untested_release_says_so(shelf: Path, notes: list[str], version: str) -> None:
+    make_wheel(shelf, version)
+    assert resolve(f"vllm=={version}", note=notes.append).version == version
     assert notes[-1] == (
-        "vllm==9.1.0 is vLLM 9.1.0; normport was tested on 0.28.0 to 0.33.0: only what its files "
-        "hold decides what is changed."
+        f"vllm=={version} is vLLM {version}, and normport was tested on 0.28.0, 0.29.0, 0.30.0, "
+        "0.31.0, 0.32.0, 0.33.0: only what its files hold decides what is changed."
     )
 
 

@@ -239,12 +239,14 @@ def series_apply(
 
 @app.command()
 def explain(
-    code: Annotated[str, typer.Argument(help="Rule code, e.g. NP101.")],
+    code: Annotated[
+        str | None, typer.Argument(help="Rule code, e.g. NP101; without one, all are listed.")
+    ] = None,
 ) -> None:
     """One rule: what it converts or refuses, why, and an example."""
-    from normport.tools.explain import explain_rule
+    from normport.tools.explain import explain_rule, list_rules
 
-    write_text(explain_rule(code))
+    write_text(list_rules() if code is None else explain_rule(code))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -139,6 +139,7 @@ def rewrite_command(request: Request, output_format: OutputFormat) -> int:
         source, batch = stdin_batch(request.stdin_filename, request.inputs)
         found = [batch]
     else:
+        request = replace(request, paths=_resolved(request))
         _recover(request)
         found = batches(request.paths, request.inputs)
     report = _report(request, found)
@@ -181,6 +182,27 @@ def _check(request: Request, output_format: OutputFormat) -> None:
         from normport.tools.interactive import check_terminal
 
         check_terminal()
+
+
+def _resolved(request: Request) -> list[Path]:
+    """The paths, with the package's folder for each that names a release.
+
+    Raises UserError when something in the cache of releases were to be changed.
+    """
+    from normport.tools.releases import is_cached
+    from normport.tools.sources import is_release, resolve
+
+    found = []
+    for path in request.paths:
+        if is_release(str(path)) and not path.exists():
+            found.append(resolve(str(path), note=note).root / "vllm")
+        else:
+            found.append(path)
+        if (request.write or request.interactive) and is_cached(found[-1]):
+            raise UserError(
+                f"{path} lies in the cache of releases and is not changed; name a checkout."
+            )
+    return found
 
 
 def _report(request: Request, found: Sequence[Batch]) -> Report:
@@ -275,7 +297,8 @@ def _status(report: Report, request: Request, written: bool) -> int:
 
 
 def _summarise(report: Report, request: Request, written: bool) -> None:
-    note(counted(report))
+    if report.files or not report.errors:
+        note(counted(report))
     for finding in report.findings:
         for comment in finding.lost_comments:
             where = f"{finding.shown}: {finding.norm}"

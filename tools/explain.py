@@ -15,11 +15,18 @@ def explain_rule(code: str) -> str:
     rule = rules.get(code.upper())
     if rule is None:
         known = ", ".join(rules)
-        raise UserError(f"there is no rule {code}; the known ones are {known}.")
+        raise UserError(f"There is no rule {code!r}; the known ones are {known}.")
     parts = [f"{rule.code}: {rule.title} ({_KINDS[rule.kind]})", "", rule.why.strip(), ""]
     for example in rule.examples:
         parts += _example(example.before, example.after)
     return "\n".join(parts).rstrip() + "\n"
+
+
+def list_rules() -> str:
+    """Every rule with its title, one a line."""
+    return "".join(
+        f"{rule.code}  {_KINDS[rule.kind]:13}  {rule.title}\n" for rule in all_rules().values()
+    )
 
 
 _KINDS = {"convert": "converted", "done": "nothing to do", "refuse": "refused"}

@@ -83,6 +83,13 @@ def cache_folder() -> Path:
         ) from error
 
 
+def is_cached(path: Path) -> bool:
+    """Whether ``path`` lies in the cache, whose files stay as their wheels have them."""
+    home = Path(os.path.realpath(cache_folder()))
+    real = Path(os.path.realpath(path))
+    return real.is_relative_to(home) and real != home
+
+
 def fetch(version: Version, note: Callable[[str], None]) -> Release:
     """The sources of ``version``, from the cache or the package index.
 

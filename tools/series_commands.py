@@ -19,7 +19,14 @@ from normport.tools.diffs import git_diff
 from normport.tools.errors import UserError
 from normport.tools.judge import NO_EXEC, NO_PROOF
 from normport.tools.proof import check_torch
-from normport.tools.series import Obsolete, PatchStatus, apply_series, status, write_series
+from normport.tools.series import (
+    Obsolete,
+    PatchStatus,
+    apply_series,
+    load_manifest,
+    status,
+    write_series,
+)
 from normport.tools.sources import resolve
 from normport.tools.summary import many
 from normport.tools.terminal import note, progress, say, write_bytes
@@ -67,6 +74,7 @@ def backport_command(
     changes = result.patch.changes
     if tree.writable and takes_no_tests(tree.root):
         changes = tuple(change for change in changes if not is_test(change.path))
+        _tell_tests(tree)
     if diff:
         write_bytes(git_diff(changes))
         return LEFT
@@ -77,7 +85,10 @@ def backport_command(
     say(f"{result.status}: {result.reason}")
     for change in changes:
         say(f"    {'add' if change.before is None else 'change'} {change.path}")
-    note("`normport backport --diff` shows the change, --write makes it.")
+    if tree.writable:
+        note("`normport backport --diff` shows the change, --write makes it.")
+    else:
+        note("`normport backport --diff` shows the change; `normport port` makes a patch of it.")
     return LEFT
 
 
@@ -119,6 +130,8 @@ def port_command(
     waiting = [f for f in series.report.findings if f.verdict == "convert" and not f.applied]
     for finding in waiting:
         say(f"left: {finding.path}:{finding.line}: {finding.norm}: {finding.reason}")
+    if any(finding.safety == "unproven" for finding in waiting):
+        note("note: what is unproven is left out; --allow-unproven takes it in.")
     if not series.patches:
         note("There is nothing to port: no series was written.")
         return LEFT if waiting else DONE
@@ -133,11 +146,16 @@ def port_command(
     applied = [finding for finding in series.report.findings if finding.applied]
     say(
         f"norms in model files: {len(applied)} converted in "
-        f"{many(len(series.report.changed), 'file')}, {counts['refuse']} refused, "
-        f"{counts['done']} standard already"
+        f"{many(len(series.report.changed), 'file')}, "
+        + (f"{len(waiting)} left, " if waiting else "")
+        + f"{counts['refuse']} refused, {counts['done']} standard already"
     )
+    if counts["refuse"]:
+        say(f"refused: named with their reasons in {out / 'manifest.json'}")
     # Plain `git am` would take the subject's [XPU] or [Model] for a mark of the mail, and drop it.
-    say(f"apply: git am --keep-non-patch {quote(str(out))}/*.patch")
+    # It is for the checkout, which is another folder, and `git -C` goes there first.
+    folder = quote(str(out)) if out.is_absolute() else f'"$PWD"/{quote(str(out))}'
+    say(f"apply: git -C CHECKOUT am --keep-non-patch {folder}/*.patch")
     say(f"proof: {_proof(series, out, without)}")
     return LEFT if waiting else DONE
 
@@ -163,7 +181,9 @@ def series_status_command(checkout: str | None, series: Path | None, *, installe
     """Carry out ``series status``: 0 unless a patch conflicts or is still to be applied."""
     tree = _resolve(checkout, installed, mend=False)
     folder = _folder(tree, series)
+    _tell_release(tree, folder)
     states = status(tree.root, folder)
+    _tell_tests(tree)
     for state in states:
         say(f"{state.status}: {state.file}: {state.reason}")
     waiting = (state for state in states if state.order is not None)
@@ -177,8 +197,26 @@ def series_apply_command(
     tree = _resolve(checkout, installed, mend=True)
     if not tree.writable:
         raise UserError(f"{tree.origin} lies in the cache and is not changed; name a checkout.")
-    _tell_applied(apply_series(tree.root, _folder(tree, series), allow_dirty=allow_dirty))
+    folder = _folder(tree, series)
+    _tell_release(tree, folder)
+    _tell_applied(apply_series(tree.root, folder, allow_dirty=allow_dirty))
+    _tell_tests(tree)
     return DONE
+
+
+def _tell_release(tree: SourceTree, folder: Path) -> None:
+    """Say so when the series was made from another release than the checkout is."""
+    release = load_manifest(folder).release
+    if release is not None and tree.version is not None and release != tree.version:
+        note(
+            f"note: the series in {folder} was made from vLLM {release}, and {tree.origin} is vLLM "
+            f"{tree.version}: whether a patch applies is all that is looked at."
+        )
+
+
+def _tell_tests(tree: SourceTree) -> None:
+    if takes_no_tests(tree.root):
+        note(f"note: {tree.origin} has no tests/, so what the patches add there is left out.")
 
 
 def _tell_applied(states: Sequence[PatchStatus]) -> None:

@@ -19,8 +19,8 @@ from normport.tools import git, releases
 from normport.tools.errors import UserError
 from normport.tools.tree import SourceTree
 
-# The releases that the tests run the main job on.
-OLDEST_TESTED, NEWEST_TESTED = Version("0.28.0"), Version("0.33.0")
+TESTED = ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
+"""The releases that the tests run the main job on."""
 
 _RELEASE = re.compile(r"\s*vllm(?:-cpu)?\s*(?:\[[^]]*\]\s*)?[=<>!~@].*", re.DOTALL | re.IGNORECASE)
 _VERSION_FILE = re.compile(
@@ -52,18 +52,23 @@ def resolve(
         raise UserError(
             "No vLLM was named: give a checkout, a release such as vllm==0.29.0, or --installed."
         )
-    if _RELEASE.fullmatch(spec):
+    if is_release(spec):
         return _release(spec.lower(), note)
     # Unlike Path.expanduser this leaves the home of an unknown user as it is: no such folder.
     root = _root_of(Path(os.path.expanduser(spec)), spec)
     return _tree(root, spec, note)
 
 
+def is_release(spec: str) -> bool:
+    """Whether ``spec`` names a release, as ``vllm==0.29.0`` does, rather than a path."""
+    return _RELEASE.fullmatch(spec) is not None
+
+
 def _tree(root: Path, origin: str, note: Callable[[str], None]) -> SourceTree:
     version = _version(root, note)
     _report(version, origin, note)
     top = git.git_folder(root) is not None
-    return SourceTree(root, version, origin, git=top, writable=True)
+    return SourceTree(root, version, origin, git=top, writable=not releases.is_cached(root))
 
 
 def _installed(interpreter: str | None, note: Callable[[str], None]) -> SourceTree:
@@ -228,10 +233,10 @@ def _report(version: str | None, origin: str, note: Callable[[str], None]) -> No
             f"The vLLM version of {origin} cannot be told: only what its files hold decides what "
             "is changed."
         )
-    elif not OLDEST_TESTED <= Version(version) <= NEWEST_TESTED:
+    elif Version(version).public not in TESTED:
         note(
-            f"{origin} is vLLM {version}; normport was tested on {OLDEST_TESTED} to "
-            f"{NEWEST_TESTED}: only what its files hold decides what is changed."
+            f"{origin} is vLLM {version}, and normport was tested on {', '.join(TESTED)}: only "
+            "what its files hold decides what is changed."
         )
     else:
         note(f"{origin} is vLLM {version}.")

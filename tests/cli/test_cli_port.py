@@ -40,7 +40,7 @@ def test_port_of_a_release(
     assert "vllm==0.29.0 is vLLM 0.29.0." in result.err
     assert "norms in model files: 8 converted in 1 file," in result.out
     assert result.out.splitlines()[-2:] == [
-        "apply: git am --keep-non-patch out/*.patch",
+        'apply: git -C CHECKOUT am --keep-non-patch "$PWD"/out/*.patch',
         "proof: out/manifest.json, and the Proof trailers of the converted models' patches",
     ]
     patches = sorted((folder / "out").glob("*.patch"))
@@ -123,3 +123,18 @@ def test_model_that_does_not_parse_leaves_the_series_alone(
     assert result.status == 2
     assert "does not parse as Python" in result.err
     assert {path: path.read_bytes() for path in (folder / "out").rglob("*.patch")} == before
+
+
+def test_a_release_as_a_path(
+    folder: Path, normport: Command, release: Callable[[str], SourceTree]
+) -> None:
+    root = release("0.29.0").root
+    before = (root / MUSE).read_bytes()
+    diff = normport("rewrite", "--diff", *UNPROVEN, "vllm==0.29.0")
+    assert (diff.status, diff.out.count("\n--- a/vllm/")) == (1, 1)
+    assert f"\n--- a/{MUSE}\n" in diff.out
+    for path in ("vllm==0.29.0", root / MUSE, root):
+        result = normport("rewrite", "--write", *UNPROVEN, path)
+        assert result.status == 2
+        assert "lies in the cache of releases and is not changed" in result.err
+    assert (root / MUSE).read_bytes() == before

@@ -134,6 +134,32 @@ def test_only_takes_a_path_and_no_proof_is_told(
     result = normport("port", "checkout", "--out", "my out", "--no-proof", *only)
     assert result.status == 1
     assert result.out.splitlines()[-2:] == [
-        "apply: git am --keep-non-patch 'my out'/*.patch",
+        "apply: git -C CHECKOUT am --keep-non-patch \"$PWD\"/'my out'/*.patch",
         "proof: none was run (--no-proof)",
     ]
+
+
+def test_a_series_of_another_release_is_told(
+    normport: Command, series: Path, checkout: Path
+) -> None:
+    (checkout / "vllm" / "_version.py").write_text("version = '0.30.0'\n")
+    for command in ("status", "apply"):
+        result = normport("series", command, "checkout", "--series", "series")
+        assert (
+            "note: the series in series was made from vLLM 0.29.0, and checkout is vLLM 0.30.0: "
+            "whether a patch applies is all that is looked at.\n"
+        ) in result.err
+    (checkout / "vllm" / "_version.py").write_text("version = '0.29.0'\n")
+    assert "was made from" not in normport("series", "status", "checkout", "--series", "series").err
+
+
+def test_tests_that_are_left_out_are_told(normport: Command, series: Path, folder: Path) -> None:
+    for path, content in BEFORE.items():
+        (folder / "plain" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "plain" / path).write_bytes(content)
+    for command in ("status", "apply"):
+        result = normport("series", command, "plain", "--series", "series")
+        told = "note: plain has no tests/, so what the patches add there is left out.\n"
+        assert told in result.err
+    assert (folder / "plain" / OPS).read_bytes() == NEW_OPS
+    assert not (folder / "plain" / TEST).exists()
