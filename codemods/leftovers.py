@@ -57,7 +57,12 @@ def find_leftovers(
         replaced,
         (new_names - imported) | parsed.exported,
     )
-    going = _needed_only_by(parsed, going, planned, replaced)
+    while True:
+        needed = _needed_only_by(parsed, going, planned, replaced)
+        # What is not needed stays, and so does all that it names.
+        going = _closed(parsed, {name: definitions[name] for name in needed}, replaced, frozenset())
+        if going == needed:
+            break
     removed = tuple(sorted((definitions[name] for name in going), key=lambda top: top.first))
     gone = [*replaced, *(top.span for top in removed)]
     mentioned = {

@@ -196,7 +196,8 @@ def _last_opening(tokens: Sequence[tokenize.TokenInfo]) -> int:
 
 def _normal(argument: str) -> str:
     """An argument without the ways of writing it that do not matter."""
-    return ast.dump(ast.parse(f"f({argument})", mode="eval"))
+    # On a line of its own, since the last argument's text may end with a comment.
+    return ast.dump(ast.parse(f"f({argument}\n)", mode="eval"))
 
 
 def _lost(edit: Edit, comment: _Comment) -> RefusedEdit:

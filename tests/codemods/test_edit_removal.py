@@ -415,3 +415,24 @@ def test_the_local_class_may_have_the_name_of_the_import() -> None:
 def test_an_edit_inside_what_goes_is_moot() -> None:
     before = "class Old:\n    x = other(1)\n\n\ny = 1\n"
     check_transformed(before, "y = 1\n", plan(before, {"other(1)": "list(1)"}, {}, ("Old",)))
+
+
+def test_a_helper_of_a_helper_that_stays() -> None:
+    before = """\
+    def _root(x):
+        return x
+
+    def _nobody_calls_it(x):
+        return _root(x)
+
+    class Old:
+        root = _root
+    """
+    after = """\
+    def _root(x):
+        return x
+
+    def _nobody_calls_it(x):
+        return _root(x)
+    """
+    check_transformed(before, after, GONE)
