@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from io import BytesIO
 
 from normport.codemods.classes import ClassReader
-from normport.codemods.model import Edit, FilePlan, Site
+from normport.codemods.model import FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
+from normport.codemods.planning import merged_edits
 from normport.codemods.registry import LAYERNORM
 from normport.codemods.uses import class_uses
 
@@ -166,7 +167,7 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
         if calls <= edited and not (uses.bases or uses.checks or uses.others):
             dead += [name, *_helpers(module, name)]
     names = tuple(dict.fromkeys(name for name in dead if name not in outside))
-    return FilePlan(edits=_merged(chosen), imports=imports, dead=names)
+    return FilePlan(edits=merged_edits(chosen), imports=imports, dead=names)
 
 
 def _helpers(module: ModuleInfo, name: str) -> list[str]:
@@ -181,12 +182,3 @@ def _helpers(module: ModuleInfo, name: str) -> list[str]:
                     found.append(part.id)
                     queue.append(helper)
     return found
-
-
-def _merged(sites: Sequence[Site]) -> tuple[Edit, ...]:
-    """All edits in order; an expression that two sites want to read differently is left."""
-    by_place: dict[tuple[int, int], set[Edit]] = {}
-    for site in sites:
-        for edit in site.edits:
-            by_place.setdefault((edit.line, edit.column), set()).add(edit)
-    return tuple(edits.pop() for _, edits in sorted(by_place.items()) if len(edits) == 1)

@@ -44,17 +44,6 @@ def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None
             raise Refused("NP222", why, computes)
 
 
-def check_arguments(module: ModuleInfo, call: ast.Call, target: str, computes: Computes) -> None:
-    """Every argument that may do something is evaluated once, as before."""
-    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-        acts = [n for n in ast.walk(argument) if isinstance(n, ast.Call | ast.NamedExpr)]
-        acts = [n for n in acts if not _only_looks(n)]
-        text = module.segment(argument)
-        if acts and target.count(text) != 1:
-            why = f"its argument `{text}` would not be evaluated once as it is now"
-            raise Refused("NP215", why, computes)
-
-
 def check_class(
     module: ModuleInfo,
     node: ast.ClassDef,
@@ -109,15 +98,6 @@ def _check_body(
         if statement.decorator_list and name in ("__init__", "forward"):
             text = ast.unparse(statement.decorator_list[0])
             raise Refused("NP211", f"its {name} is decorated with @{text}", computes)
-
-
-def _only_looks(node: ast.AST) -> bool:
-    """``getattr(config, "x", 1)`` and conversions: calls that only give a value."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("getattr", "int", "float", "len", "max", "min", "bool")
-    )
 
 
 def weight_objection(weight: Weight, names: set[str], computes: Computes) -> tuple[str, str] | None:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from normport.codemods.checks import (
-    Refused,
-    check_arguments,
-    check_class,
-    check_dtypes,
-    weight_objection,
-)
+from normport.codemods.calls import CallChange, CallReader, merged
+from normport.codemods.cases import proof_case
+from normport.codemods.checks import Refused, check_class, check_dtypes, weight_objection
+from normport.codemods.construction import Constructed, check_arguments, construct, default
 from normport.codemods.evaluate import Evaluator
-from normport.codemods.expressions import bind_values
-from normport.codemods.model import Edit, ProofCase, Site
+from normport.codemods.forms import Outcome, outcome
+from normport.codemods.model import Edit, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.recognise import NotStandard, Recognised, recognise
 from normport.codemods.registry import NormSite, Target, conversion
 from normport.codemods.sizes import SizeInference
-from normport.codemods.standalone import NotStandalone, standalone
 from normport.codemods.uses import (
     Binding,
+    attribute_calls,
     binding,
     called_elsewhere,
     class_uses,
+    holds_only,
     objection,
 )
-from normport.codemods.values import Const, Source, Unknown, Value, Weight
+from normport.codemods.values import Const, Source, Value, Weight
 
 
 class ClassReader:
@@ -93,7 +91,7 @@ class ClassReader:
             reason = f"{self.node.name}: {refused.why}."
             return replace(site, code=refused.code, computes=refused.computes, reason=reason)
 
-    def _blind(self) -> Recognised | NotStandard | None:
+    def _blind(self) -> Outcome | NotStandard | None:
         """What the class computes with nothing known of its arguments; None: no norm at all.
 
         Two readings, because a flag that is not known hides what depends on it: with every
@@ -106,7 +104,9 @@ class ClassReader:
         if init is not None:
             pairs = zip(reversed(init.args.args), reversed(init.args.defaults), strict=False)
             defaults |= {
-                a.arg: value for a, node in pairs if (value := self._default(node)) != Const(None)
+                a.arg: value
+                for a, node in pairs
+                if (value := default(self.module, node)) != Const(None)
             }
         return self._read(unknown) or self._read(defaults)
 
@@ -115,6 +115,7 @@ class ClassReader:
         if read is None:
             return None
         code, why = "NP219", "nothing in this file constructs it"
+        computes = read.computes if isinstance(read, NotStandard) else read.read.computes
         if isinstance(read, NotStandard) and read.code != "NP210":
             code, why = read.code, read.why
         return Site(
@@ -123,20 +124,33 @@ class ClassReader:
             code=code,
             norm=self.node.name,
             attribute=None,
-            computes=read.computes,
+            computes=computes,
             verdict="refuse",
             target=None,
             reason=f"{self.node.name}: {why}.",
         )
 
-    def _read(self, arguments: Mapping[str, Value]) -> Recognised | NotStandard | None:
-        """What an instance built with ``arguments`` computes, checked down to its parameters."""
+    def _read(
+        self,
+        arguments: Mapping[str, Value],
+        positional: Sequence[Value] | None = None,
+        keywords: Mapping[str, Value] | None = None,
+    ) -> Outcome | NotStandard | None:
+        """What an instance built with ``arguments`` computes, checked down to its parameters.
+
+        positional, keywords: of a call; without them the input alone is passed, and what comes
+        back in a tuple counts as not standard.
+        """
         evaluator = Evaluator(self.module, self.node)
         instance = evaluator.construct(arguments)
-        read = recognise(evaluator.forward())
+        value = evaluator.forward(positional, keywords)
+        found = outcome(value)
+        if positional is None and isinstance(found, Outcome) and found.kind != "single":
+            found = recognise(value)
         self._reached |= evaluator.reached
-        if not isinstance(read, Recognised):
-            return read
+        if not isinstance(found, Outcome):
+            return found if isinstance(found, NotStandard) else None
+        read = found.read
         if instance.notes:
             note = instance.notes[0]
             return NotStandard("NP212", f"it also has {note}", read.computes)
@@ -148,18 +162,22 @@ class ClassReader:
             why = f"it has a parameter `{extra[0]}` that the standard layer lacks"
             return NotStandard("NP206", why, read.computes)
         if read.weight is not None:
-            found = weight_objection(read.weight, set(parameters), read.computes)
-            if found is not None:
-                return NotStandard(*found, read.computes)
-        return read
+            objected = weight_objection(read.weight, set(parameters), read.computes)
+            if objected is not None:
+                return NotStandard(*objected, read.computes)
+        return found
 
     def _convert(self, call: ast.Call, bound: Binding | None, site: Site) -> Site | None:
-        arguments = self._bind(call)
-        read = self._read(arguments)
-        if read is None:
+        built = construct(self.module, self.module, self._init(), call)
+        blind = self._read(built.values)
+        if blind is None:
             return None
-        if isinstance(read, NotStandard):
-            raise Refused(read.code, read.why, read.computes)
+        changes: list[CallChange] = []
+        if isinstance(blind, NotStandard):
+            changes = self._calls_instead(built, bound, blind)
+            read = changes[0].outcome.read
+        else:
+            read = blind.read
         computes = read.computes
         rule = conversion(computes)
         if rule is None or rule.target is None:
@@ -174,17 +192,33 @@ class ClassReader:
         found = objection(self.module, bound)
         if found is not None:
             raise Refused(found.code, found.why, computes)
+        changes = changes or self._calls(built, bound)
+        call_edits, forms = merged(changes)
+        if read != changes[0].outcome.read:
+            raise Refused("NP208", "its calls make it compute something else", computes)
+        if call_edits and not holds_only(self.module, bound, self.node.name):
+            why = (
+                f"its calls would have to be rewritten, and self.{bound.attribute} may hold "
+                "something else than this norm"
+            )
+            raise Refused("NP208", why, computes)
         if bound.init.name != "__init__":
             why = f"it is built in {bound.init.name}, where no vLLM config need be set"
             raise Refused("NP222", why, computes)
         check_dtypes(self.module, bound, computes)
-        size = self._size(read, bound, call, arguments)
+        if built.spread is not None:
+            why = f"its arguments come out of {built.spread}; write them out in the call"
+            raise Refused("NP215", why, computes)
+        size = self._size(read, bound, call, built.values)
         target = rule.target(NormSite(computes, size, computes.eps or ""), self.unsafe)
         check_arguments(self.module, call, target.text, computes)
-        proof, why_not = self._proof(call, arguments, read, target, size)
+        proof, why_not = proof_case(
+            self.module, self.node, built.passed, built.values, read, target, size, forms
+        )
         reason = target.reason
         if why_not is not None:
             reason = f"{self.node.name} cannot be run by itself: {why_not}."
+        together = f"{bound.owner.name}.{bound.attribute}" if call_edits else None
         return replace(
             site,
             code=rule.code,
@@ -192,44 +226,41 @@ class ClassReader:
             verdict="convert",
             target=target.text,
             reason=reason,
-            edits=(self._edit(call, target.text), *self._annotations(bound, target)),
+            edits=(
+                self._edit(call, target.text),
+                *self._annotations(bound, target),
+                *call_edits,
+            ),
             imports=target.imports,
             proof=proof,
+            together=together,
+            rewrites_calls=bool(call_edits),
         )
 
-    def _bind(self, call: ast.Call) -> dict[str, Value]:
-        """The constructor's parameters as this call fills them, defaults included."""
-        if any(isinstance(a, ast.Starred) for a in call.args) or any(
-            k.arg is None for k in call.keywords
-        ):
-            raise Refused("NP215", "its arguments are spread with * or **")
-        init = self._init()
-        if init is not None and (init.args.posonlyargs or not init.args.args):
-            raise Refused("NP215", "its constructor's parameters are unusual")
-        if init is None:
-            if call.args or call.keywords:
-                raise Refused("NP215", "it is called with arguments but has no constructor")
-            return {}
-        names = [p.arg for p in init.args.args[1:]]
-        positional = [
-            self._value(argument, name) for argument, name in zip(call.args, names, strict=False)
-        ]
-        keywords = {k.arg: self._value(k.value, k.arg) for k in call.keywords if k.arg}
-        if len(call.args) > len(names):
-            raise Refused("NP215", "its call does not fit its constructor")
-        parameters = ast.arguments(
-            posonlyargs=[],
-            args=init.args.args[1:],
-            vararg=init.args.vararg,
-            kwonlyargs=init.args.kwonlyargs,
-            kw_defaults=init.args.kw_defaults,
-            kwarg=init.args.kwarg,
-            defaults=init.args.defaults,
+    def _calls(self, built: Constructed, bound: Binding) -> list[CallChange]:
+        """What each call of the norm becomes; raises Refused."""
+        forward = self._method("forward")
+        assert forward is not None, "a class without one is no norm"
+        reader = CallReader(
+            self.module, forward, lambda given, words: self._read(built.values, given, words)
         )
-        bound = bind_values(parameters, positional, keywords, self._default)
-        if bound is None:
-            raise Refused("NP215", "its call does not fit its constructor")
-        return bound
+        return [reader.change(call) for call in attribute_calls(self.module, bound)]
+
+    def _calls_instead(
+        self, built: Constructed, bound: Binding | None, blind: NotStandard
+    ) -> list[CallChange]:
+        """The calls of a norm that takes or returns more than a standard layer, where each of
+        them can be said to one; else raises Refused for what the class is."""
+        changes: list[CallChange] = []
+        if blind.code == "NP216" and bound is not None:
+            try:
+                changes = self._calls(built, bound)
+            except Refused as refused:
+                if refused.code != "NP208":
+                    raise
+        if not changes:
+            raise Refused(blind.code, blind.why, blind.computes)
+        return changes
 
     def _init(self) -> ast.FunctionDef | None:
         return self._method("__init__")
@@ -239,23 +270,6 @@ class ClassReader:
             if isinstance(statement, ast.FunctionDef) and statement.name == name:
                 return statement
         return None
-
-    def _value(self, node: ast.expr, param: str) -> Value:
-        try:
-            return Const(ast.literal_eval(node), param, self.module.segment(node))
-        except (ValueError, SyntaxError):
-            text = self.module.segment(node)
-            return Source(text if "\n" not in text else ast.unparse(node), param)
-
-    def _default(self, node: ast.expr) -> Value:
-        try:
-            return Const(ast.literal_eval(node), text=self.module.segment(node))
-        except (ValueError, SyntaxError):
-            name = node.id if isinstance(node, ast.Name) else ""
-            constant = self.module.constants.get(name)
-            if isinstance(constant, ast.Constant) and self.module.means_one_thing(name):
-                return Const(constant.value, text=self.module.segment(constant))
-            return Unknown(f"the default `{ast.unparse(node)}`")
 
     def _size(
         self, read: Recognised, bound: Binding, call: ast.Call, arguments: Mapping[str, Value]
@@ -294,46 +308,3 @@ class ClassReader:
                 if isinstance(part, ast.Name) and part.id == self.node.name:
                     edits.append(self._edit(part, target.layer))
         return edits
-
-    def _proof(
-        self,
-        call: ast.Call,
-        arguments: Mapping[str, Value],
-        read: Recognised,
-        target: Target,
-        size: str,
-    ) -> tuple[ProofCase | None, str | None]:
-        """How to run this construction beside its replacement, or why it cannot be run."""
-        try:
-            text = standalone(self.module, self.node.name)
-        except NotStandalone as problem:
-            return None, str(problem)
-        shape = read.weight.shape[0] if read.weight is not None else None
-        size_param = shape.param if isinstance(shape, Const | Source) else ""
-        if shape is not None and not size_param:
-            return None, "the size of its weight is written into its constructor"
-        eps = read.eps
-        passed: list[str] = []
-        given = [(None, a) for a in call.args] + [(k.arg, k.value) for k in call.keywords]
-        names = [p.arg for p in init.args.args[1:]] if (init := self._init()) else []
-        for position, (keyword, _) in enumerate(given):
-            param = keyword or names[position]
-            value = arguments[param]
-            if param == size_param or (isinstance(value, Source) and value.text == size):
-                word = "SIZE"
-            elif param == eps.param:
-                word = "EPS"
-            else:
-                word = repr(value.value) if isinstance(value, Const) else "None"
-            passed.append(f"{keyword}={word}" if keyword else word)
-        eps_value = eps.value if isinstance(eps, Const) else None
-        new = target.text.replace(f"({size}, ", "(SIZE, ", 1)
-        new = new.replace(f"eps={read.computes.eps}", "eps=EPS", 1)
-        case = ProofCase(
-            module=text,
-            old=f"{self.node.name}({', '.join(passed)})",
-            new=new,
-            weight=read.computes.weight,
-            eps=float(eps_value) if isinstance(eps_value, int | float) else None,
-        )
-        return case, None

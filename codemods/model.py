@@ -68,6 +68,8 @@ class ProofCase:
         defines; in ``new``, ``RMSNorm`` and ``GemmaRMSNorm``.
     weight: what the parameter ``weight`` of both is drawn as (none: there is no parameter).
     eps: the epsilon when the source states a number, else None (the prover picks real ones).
+    calls: how the old and the new norm are called, a pair for each form that occurs: expressions
+        of ``norm``, the input ``x`` and another tensor like it, ``r``. Empty: ``norm(x)`` alone.
     """
 
     module: str
@@ -75,6 +77,7 @@ class ProofCase:
     new: str
     weight: WeightKind
     eps: float | None = None
+    calls: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class Site:
 
     ``attribute`` of ``owner``, a class, holds the norm. ``target`` is the new expression in one
     line. ``imports`` maps a module to the names that ``target`` needs from it; an empty tuple
-    means ``import module``.
+    means ``import module``. Sites with the same ``together`` are converted all or none.
+    rewrites_calls: the calls of the norm change too, so a call in another file must not exist.
     """
 
     line: int
@@ -99,6 +103,8 @@ class Site:
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     proof: ProofCase | None = None
     owner: str | None = None
+    together: str | None = None
+    rewrites_calls: bool = False
 
 
 @dataclass(frozen=True)

@@ -147,24 +147,58 @@ def binding(module: ModuleInfo, call: ast.Call) -> Binding | None:
     return Binding(owner, init, target.attr, target)
 
 
+def attribute_calls(module: ModuleInfo, bound: Binding) -> list[ast.Call]:
+    """The calls of ``self.attribute`` in this file, in order; see ``objection``."""
+    calls = [module.parents[node] for node in _loads(module, bound) if _called(module, node)]
+    return [call for call in calls if isinstance(call, ast.Call)]
+
+
 def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
-    """Why converting ``self.attribute`` would not be seen through, from all its uses here.
+    """Why converting ``self.attribute`` would not be seen through, from all its uses here but
+    its calls.
 
     Counted are ``self.attribute`` in the owning class and its relatives in the file, and
     ``anything.attribute`` where ``anything`` is not ``self``.
     """
     calls = 0
     for node in _loads(module, bound):
+        if _called(module, node):
+            calls += 1
+            continue
         found = _use_objection(module, node)
         if found is not None:
             return found
-        calls += _called(module, node)
     named = _named_access(module, bound)
     if named is not None:
         return named
     if not calls:
         return Objection("NP209", f"no call of self.{bound.attribute} is seen in this file")
     return None
+
+
+def holds_only(module: ModuleInfo, bound: Binding, norm: str) -> bool:
+    """Whether nothing but constructions of ``norm`` and None is ever stored in the attribute."""
+    for node in module.attributes.get(bound.attribute, []):
+        if isinstance(node.ctx, ast.Load):
+            continue
+        outer = module.enclosing(node, ast.ClassDef)
+        on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+        if on_self and outer is not None and outer not in family(module, bound.owner):
+            continue
+        statement = module.parents[node]
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or not on_self:
+            return False
+        values = [] if statement.value is None else [statement.value]
+        while values:
+            value = values.pop()
+            if isinstance(value, ast.IfExp):
+                values += [value.body, value.orelse]
+            elif isinstance(value, ast.Call):
+                if not (isinstance(value.func, ast.Name) and value.func.id == norm):
+                    return False
+            elif not (isinstance(value, ast.Constant) and value.value is None):
+                return False
+    return True
 
 
 def cast_input(module: ModuleInfo, bound: Binding) -> int | None:
@@ -177,7 +211,7 @@ def cast_input(module: ModuleInfo, bound: Binding) -> int | None:
             continue
         call = module.parents[node]
         assert isinstance(call, ast.Call)
-        sources: list[ast.AST] = [call.args[0]] if call.args else []
+        sources: list[ast.AST] = [*call.args[:1], *(k.value for k in call.keywords)]
         function = module.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
         names = {n.id for a in sources for n in ast.walk(a) if isinstance(n, ast.Name)}
         for part in ast.walk(function) if function is not None else ():
@@ -299,17 +333,6 @@ def _use_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
     parent = module.parents[node]
     where = f"in line {node.lineno}"
     text = ast.unparse(node)
-    if isinstance(parent, ast.Call) and parent.func is node:
-        if len(parent.args) != 1 or parent.keywords or isinstance(parent.args[0], ast.Starred):
-            return Objection("NP208", f"`{ast.unparse(parent)}` {where} passes more than the input")
-        outer = module.parents[parent]
-        if isinstance(outer, ast.Assign) and any(
-            isinstance(t, ast.Tuple | ast.List) for t in outer.targets
-        ):
-            return Objection("NP208", f"the result of `{text}` is unpacked {where}")
-        if isinstance(outer, ast.Subscript) and outer.value is parent:
-            return Objection("NP208", f"the result of `{text}` is indexed {where}")
-        return None
     if isinstance(parent, ast.Compare) and isinstance(parent.ops[0], ast.Is | ast.IsNot):
         return None
     if isinstance(parent, ast.Attribute):

@@ -1,0 +1,46 @@
+"""Puts the edits of several sites together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from normport.codemods.model import Edit, Site
+
+
+def merged_edits(sites: Sequence[Site]) -> tuple[Edit, ...]:
+    """All edits in order; an expression that two sites want to read differently is left.
+
+    An edit inside the expression of another one becomes part of that one.
+    """
+    by_place: dict[tuple[int, int, str], set[Edit]] = {}
+    for site in sites:
+        for edit in site.edits:
+            by_place.setdefault((edit.line, edit.column, edit.old), set()).add(edit)
+    edits = [found.pop() for _, found in sorted(by_place.items()) if len(found) == 1]
+    return tuple(_flat(edits))
+
+
+def _flat(edits: Sequence[Edit]) -> Iterable[Edit]:
+    """``edits`` with each one that lies inside another carried out on the other's new text."""
+    ordered = sorted(edits, key=lambda edit: (edit.line, edit.column, -len(edit.old)))
+    result: list[Edit] = []
+    for edit in ordered:
+        outer = next((o for o in reversed(result) if _covers(o, edit)), None)
+        if outer is None:
+            result.append(edit)
+        elif outer.new.count(edit.old) == 1:
+            new = outer.new.replace(edit.old, edit.new)
+            result[result.index(outer)] = replace(outer, new=new)
+        else:
+            # The editor says which expression it is.
+            result.append(edit)
+    return result
+
+
+def _covers(outer: Edit, inner: Edit) -> bool:
+    lines = outer.old.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    last = outer.line + len(lines) - 1
+    end = len(lines[-1]) + (outer.column if len(lines) == 1 else 1)
+    starts_after = (outer.line, outer.column) <= (inner.line, inner.column)
+    return starts_after and (inner.line, inner.column) < (last, end)
