@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from io import BytesIO
 
 from normport.codemods.classes import ClassReader
-from normport.codemods.model import FilePlan, Site
+from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
-from normport.codemods.planning import merged_edits
+from normport.codemods.planning import annotation_edits, merged_edits
 from normport.codemods.registry import LAYERNORM
 from normport.codemods.uses import class_uses
 
@@ -122,7 +122,7 @@ def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
 
 def _done(module: ModuleInfo) -> list[Site]:
     """Constructions of the standard layers themselves."""
-    if LAYERNORM not in module.text:
+    if "layernorm" not in module.text:
         return []
     found: list[Site] = []
     for local, full in module.imports.items():
@@ -131,20 +131,29 @@ def _done(module: ModuleInfo) -> list[Site]:
         for name in module.names.get(local, []):
             call = module.parents[name]
             if isinstance(call, ast.Call) and call.func is name:
-                found.append(
-                    Site(
-                        line=call.lineno,
-                        column=module.column(call),
-                        code="NP100",
-                        norm=_STANDARD[full],
-                        attribute=None,
-                        computes=None,
-                        verdict="done",
-                        target=None,
-                        reason=None,
-                    )
-                )
+                found.append(_standard(module, call, full))
+    for full, layer in _STANDARD.items():
+        for attribute in module.attributes.get(layer, []):
+            call = module.parents[attribute]
+            behind = isinstance(call, ast.Call) and call.func is attribute
+            if behind and module.qualified(attribute) == full:
+                found.append(_standard(module, call, full))
     return found
+
+
+def _standard(module: ModuleInfo, call: ast.AST, full: str) -> Site:
+    assert isinstance(call, ast.Call)
+    return Site(
+        line=call.lineno,
+        column=module.column(call),
+        code="NP100",
+        norm=_STANDARD[full],
+        attribute=None,
+        computes=None,
+        verdict="done",
+        target=None,
+        reason=None,
+    )
 
 
 def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -> FilePlan:
@@ -161,13 +170,17 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
             imports[name] = tuple(sorted({*imports.get(name, ()), *names}))
     edited = {(site.line, site.column) for site in chosen}
     dead: list[str] = []
+    annotations: list[Edit] = []
     for name in sorted({site.norm for site in chosen}):
         uses = class_uses(module, name)
         calls = {(call.lineno, module.column(call)) for call in uses.calls}
         if calls <= edited and not (uses.bases or uses.checks or uses.others):
             dead += [name, *_helpers(module, name)]
+            layers = {layer for site in chosen if site.norm == name for layer in site.layers}
+            if name not in outside:
+                annotations += annotation_edits(module, name, layers)
     names = tuple(dict.fromkeys(name for name in dead if name not in outside))
-    return FilePlan(edits=merged_edits(chosen), imports=imports, dead=names)
+    return FilePlan(edits=merged_edits(chosen, annotations), imports=imports, dead=names)
 
 
 def _helpers(module: ModuleInfo, name: str) -> list[str]:

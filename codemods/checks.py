@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.uses import (
     Binding,
-    ClassUses,
     cast_input,
-    class_objection,
     module_cast,
 )
 from normport.codemods.values import Const, Source, Unknown, Weight
@@ -45,27 +44,26 @@ def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None
 
 
 def check_class(
-    module: ModuleInfo,
+    home: ModuleInfo,
     node: ast.ClassDef,
-    uses: ClassUses,
     reached: set[str],
     computes: Computes,
+    modules: Collection[ModuleInfo],
 ) -> None:
-    """Whether the class is a plain module whose name means it everywhere.
+    """Whether the class is a plain module.
 
-    reached: its methods that the constructor or forward calls.
+    home: the file that defines it. reached: its methods that the constructor or forward calls.
+    modules: the files whose uses of its methods count.
     """
     if node.decorator_list:
         text = ast.unparse(node.decorator_list[0])
         raise Refused("NP211", f"it is decorated with @{text}", computes)
-    bases = [module.qualified(base) for base in node.bases]
+    bases = [home.qualified(base) for base in node.bases]
     if bases != ["torch.nn.Module"] or node.keywords:
         text = ", ".join(ast.unparse(base) for base in node.bases) or "nothing"
         raise Refused("NP211", f"it inherits from {text}, not from nn.Module alone", computes)
-    found = class_objection(module, node, uses)
-    if found is not None:
-        raise Refused(found.code, found.why, computes)
-    _check_body(module, node, reached, computes)
+    for module in modules:
+        _check_body(module, node, reached, computes)
 
 
 def _check_body(

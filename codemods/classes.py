@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from normport.codemods.calls import CallChange, CallReader, merged
 from normport.codemods.cases import proof_case
-from normport.codemods.checks import Refused, check_class, check_dtypes, weight_objection
-from normport.codemods.construction import Constructed, check_arguments, construct, default
-from normport.codemods.evaluate import Evaluator
-from normport.codemods.forms import Outcome, outcome
-from normport.codemods.model import Edit, Site
+from normport.codemods.checks import Refused, check_class, check_dtypes
+from normport.codemods.construction import Constructed, check_arguments, construct
+from normport.codemods.model import Computes, Edit, Site
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.recognise import NotStandard, Recognised, recognise
+from normport.codemods.reading import NormReader
+from normport.codemods.recognise import NotStandard, Recognised
 from normport.codemods.registry import NormSite, Target, conversion
+from normport.codemods.renaming import renamed
 from normport.codemods.sizes import SizeInference
 from normport.codemods.uses import (
     Binding,
     attribute_calls,
     binding,
     called_elsewhere,
+    class_objection,
     class_uses,
     holds_only,
     objection,
 )
-from normport.codemods.values import Const, Source, Value, Weight
+from normport.codemods.values import Const, Source, Value
 
 
 class ClassReader:
     """Reads one class and its uses.
 
     module: the file. node: the class. unsafe, dims: see ``analyze.Options``.
-    outside: other files import the class.
+    outside: other files import the class. name: what the file calls it, where that is another name.
+    home: the file that defines it, where that is another one.
     """
 
     def __init__(
@@ -43,30 +45,31 @@ class ClassReader:
         unsafe: bool,
         dims: Mapping[str, str],
         outside: bool,
+        name: str | None = None,
+        home: ModuleInfo | None = None,
     ) -> None:
         self.module = module
+        self.home = home or module
         self.node = node
+        self.name = name or node.name
         self.unsafe = unsafe
         self.dims = dims
         self.outside = outside
-        self.uses = class_uses(module, node.name)
-        self._reached: set[str] = set()
+        self.uses = class_uses(module, self.name)
+        self.norm = NormReader(self.home, node)
+        self._modules = [module] if self.home is module else [module, self.home]
 
     def sites(self) -> list[Site]:
         """A site for each construction; one at the class when there is none; none at all when
         the class does not normalise."""
-        for name in ("__init__", "forward"):
-            method = self._method(name)
-            if method is not None and (method.args.posonlyargs or not method.args.args):
-                return []
-        if self._blind() is None:
+        if self.norm.is_unusual or self.norm.blind() is None:
             return []
         found: list[Site] = []
         for call in self.uses.calls:
             site = self._site(call)
             if site is not None:
                 found.append(site)
-        if not self.uses.calls:
+        if not self.uses.calls and self.home is self.module:
             site = self._never_constructed()
             return [] if site is None else [site]
         return found
@@ -77,7 +80,7 @@ class ClassReader:
             line=call.lineno,
             column=self.module.column(call),
             code="NP210",
-            norm=self.node.name,
+            norm=self.name,
             attribute=bound.attribute if bound else None,
             owner=bound.owner.name if bound else None,
             computes=None,
@@ -88,30 +91,11 @@ class ClassReader:
         try:
             return self._convert(call, bound, site)
         except Refused as refused:
-            reason = f"{self.node.name}: {refused.why}."
+            reason = f"{self.name}: {refused.why}."
             return replace(site, code=refused.code, computes=refused.computes, reason=reason)
 
-    def _blind(self) -> Outcome | NotStandard | None:
-        """What the class computes with nothing known of its arguments; None: no norm at all.
-
-        Two readings, because a flag that is not known hides what depends on it: with every
-        argument unknown, and with the defaults.
-        """
-        init = self._init()
-        names = [a.arg for a in (*init.args.args[1:], *init.args.kwonlyargs)] if init else []
-        unknown: dict[str, Value] = {name: Source(name, name) for name in names}
-        defaults = dict(unknown)
-        if init is not None:
-            pairs = zip(reversed(init.args.args), reversed(init.args.defaults), strict=False)
-            defaults |= {
-                a.arg: value
-                for a, node in pairs
-                if (value := default(self.module, node)) != Const(None)
-            }
-        return self._read(unknown) or self._read(defaults)
-
     def _never_constructed(self) -> Site | None:
-        read = self._blind()
+        read = self.norm.blind()
         if read is None:
             return None
         code, why = "NP219", "nothing in this file constructs it"
@@ -122,54 +106,17 @@ class ClassReader:
             line=self.node.lineno,
             column=self.module.column(self.node),
             code=code,
-            norm=self.node.name,
+            norm=self.name,
             attribute=None,
             computes=computes,
             verdict="refuse",
             target=None,
-            reason=f"{self.node.name}: {why}.",
+            reason=f"{self.name}: {why}.",
         )
 
-    def _read(
-        self,
-        arguments: Mapping[str, Value],
-        positional: Sequence[Value] | None = None,
-        keywords: Mapping[str, Value] | None = None,
-    ) -> Outcome | NotStandard | None:
-        """What an instance built with ``arguments`` computes, checked down to its parameters.
-
-        positional, keywords: of a call; without them the input alone is passed, and what comes
-        back in a tuple counts as not standard.
-        """
-        evaluator = Evaluator(self.module, self.node)
-        instance = evaluator.construct(arguments)
-        value = evaluator.forward(positional, keywords)
-        found = outcome(value)
-        if positional is None and isinstance(found, Outcome) and found.kind != "single":
-            found = recognise(value)
-        self._reached |= evaluator.reached
-        if not isinstance(found, Outcome):
-            return found if isinstance(found, NotStandard) else None
-        read = found.read
-        if instance.notes:
-            note = instance.notes[0]
-            return NotStandard("NP212", f"it also has {note}", read.computes)
-        parameters = {
-            name: value for name, value in instance.attributes.items() if isinstance(value, Weight)
-        }
-        extra = [name for name, value in parameters.items() if value != read.weight]
-        if extra:
-            why = f"it has a parameter `{extra[0]}` that the standard layer lacks"
-            return NotStandard("NP206", why, read.computes)
-        if read.weight is not None:
-            objected = weight_objection(read.weight, set(parameters), read.computes)
-            if objected is not None:
-                return NotStandard(*objected, read.computes)
-        return found
-
     def _convert(self, call: ast.Call, bound: Binding | None, site: Site) -> Site | None:
-        built = construct(self.module, self.module, self._init(), call)
-        blind = self._read(built.values)
+        built = construct(self.module, self.home, self.norm.init, call)
+        blind = self.norm.read(built.values)
         if blind is None:
             return None
         changes: list[CallChange] = []
@@ -182,7 +129,7 @@ class ClassReader:
         rule = conversion(computes)
         if rule is None or rule.target is None:
             raise Refused("NP213", f"it adds {computes.offset:g} to its weight", computes)
-        check_class(self.module, self.node, self.uses, self._reached, computes)
+        self._check_class(computes)
         if self.outside:
             why = "other files import it, so its uses are not all seen here"
             raise Refused("NP220", why, computes)
@@ -196,7 +143,7 @@ class ClassReader:
         call_edits, forms = merged(changes)
         if read != changes[0].outcome.read:
             raise Refused("NP208", "its calls make it compute something else", computes)
-        if call_edits and not holds_only(self.module, bound, self.node.name):
+        if call_edits and not holds_only(self.module, bound, self.name):
             why = (
                 f"its calls would have to be rewritten, and self.{bound.attribute} may hold "
                 "something else than this norm"
@@ -213,11 +160,11 @@ class ClassReader:
         target = rule.target(NormSite(computes, size, computes.eps or ""), self.unsafe)
         check_arguments(self.module, call, target.text, computes)
         proof, why_not = proof_case(
-            self.module, self.node, built.passed, built.values, read, target, size, forms
+            self.home, self.node, built.passed, built.values, read, target, size, forms
         )
         reason = target.reason
         if why_not is not None:
-            reason = f"{self.node.name} cannot be run by itself: {why_not}."
+            reason = f"{self.name} cannot be run by itself: {why_not}."
         together = f"{bound.owner.name}.{bound.attribute}" if call_edits else None
         return replace(
             site,
@@ -237,12 +184,19 @@ class ClassReader:
             rewrites_calls=bool(call_edits),
         )
 
+    def _check_class(self, computes: Computes) -> None:
+        check_class(self.home, self.node, self.norm.reached, computes, self._modules)
+        for name, module in ((self.name, self.module), (self.node.name, self.home)):
+            found = class_objection(module, name, class_uses(module, name))
+            if found is not None:
+                raise Refused(found.code, found.why, computes)
+
     def _calls(self, built: Constructed, bound: Binding) -> list[CallChange]:
         """What each call of the norm becomes; raises Refused."""
-        forward = self._method("forward")
+        forward = self.norm.method("forward")
         assert forward is not None, "a class without one is no norm"
         reader = CallReader(
-            self.module, forward, lambda given, words: self._read(built.values, given, words)
+            self.module, forward, lambda given, words: self.norm.read(built.values, given, words)
         )
         return [reader.change(call) for call in attribute_calls(self.module, bound)]
 
@@ -261,15 +215,6 @@ class ClassReader:
         if not changes:
             raise Refused(blind.code, blind.why, blind.computes)
         return changes
-
-    def _init(self) -> ast.FunctionDef | None:
-        return self._method("__init__")
-
-    def _method(self, name: str) -> ast.FunctionDef | None:
-        for statement in reversed(self.node.body):
-            if isinstance(statement, ast.FunctionDef) and statement.name == name:
-                return statement
-        return None
 
     def _size(
         self, read: Recognised, bound: Binding, call: ast.Call, arguments: Mapping[str, Value]
@@ -302,9 +247,6 @@ class ClassReader:
         for node in ast.walk(bound.owner):
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Attribute):
                 continue
-            if node.target.attr != bound.attribute:
-                continue
-            for part in ast.walk(node.annotation):
-                if isinstance(part, ast.Name) and part.id == self.node.name:
-                    edits.append(self._edit(part, target.layer))
+            if node.target.attr == bound.attribute:
+                edits += renamed(self.module, ast.walk(node.annotation), self.name, target.layer)
         return edits

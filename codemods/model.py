@@ -106,6 +106,13 @@ class Site:
     together: str | None = None
     rewrites_calls: bool = False
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The standard layers among what it imports."""
+        return tuple(
+            name for names in self.imports.values() for name in names if name.endswith("RMSNorm")
+        )
+
 
 @dataclass(frozen=True)
 class FilePlan:

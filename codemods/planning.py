@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import ast
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from normport.codemods.model import Edit, Site
+from normport.codemods.module_info import ModuleInfo
+from normport.codemods.renaming import renamed
 
 
-def merged_edits(sites: Sequence[Site]) -> tuple[Edit, ...]:
+def merged_edits(sites: Sequence[Site], more: Iterable[Edit] = ()) -> tuple[Edit, ...]:
     """All edits in order; an expression that two sites want to read differently is left.
 
-    An edit inside the expression of another one becomes part of that one.
+    An edit inside the expression of another one becomes part of that one. more: further edits.
     """
     by_place: dict[tuple[int, int, str], set[Edit]] = {}
-    for site in sites:
-        for edit in site.edits:
-            by_place.setdefault((edit.line, edit.column, edit.old), set()).add(edit)
+    for edit in (*(edit for site in sites for edit in site.edits), *more):
+        by_place.setdefault((edit.line, edit.column, edit.old), set()).add(edit)
     edits = [found.pop() for _, found in sorted(by_place.items()) if len(found) == 1]
     return tuple(_flat(edits))
 
@@ -44,3 +46,15 @@ def _covers(outer: Edit, inner: Edit) -> bool:
     end = len(lines[-1]) + (outer.column if len(lines) == 1 else 1)
     starts_after = (outer.line, outer.column) <= (inner.line, inner.column)
     return starts_after and (inner.line, inner.column) < (last, end)
+
+
+def annotation_edits(module: ModuleInfo, name: str, layers: Collection[str]) -> list[Edit]:
+    """Edits of the annotations that name a class which loses its last construction.
+
+    layers: what its instances become; two of them have no name in common.
+    """
+    if len(layers) != 1:
+        return []
+    inside = set(ast.walk(module.classes[name])) if name in module.classes else set()
+    nodes = [node for node in module.annotated if node not in inside]
+    return renamed(module, nodes, name, next(iter(layers)))

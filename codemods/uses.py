@@ -26,9 +26,9 @@ class ClassUses:
 
 
 def class_uses(module: ModuleInfo, name: str) -> ClassUses:
-    """Every use of the module-level class ``name``."""
+    """Every use of the class ``name``, which the file defines at its top level or imports."""
     uses = ClassUses()
-    definition = module.classes[name]
+    definition = module.classes.get(name)
     loads = [node for node in module.names.get(name, []) if isinstance(node.ctx, ast.Load)]
     for node in sorted(loads, key=lambda node: (node.lineno, node.col_offset)):
         parent = module.parents[node]
@@ -38,7 +38,7 @@ def class_uses(module: ModuleInfo, name: str) -> ClassUses:
             uses.annotations.append(node)
         elif isinstance(parent, ast.ClassDef) and node in parent.bases:
             uses.bases.append(parent)
-        elif _is_super_argument(parent) and _within(module, node, definition):
+        elif _is_super_argument(parent) and definition and _within(module, node, definition):
             continue
         elif _is_type_check(module, node):
             uses.checks.append(node)
@@ -75,20 +75,38 @@ def _is_type_check(module: ModuleInfo, node: ast.AST) -> bool:
     )
 
 
-def class_objection(module: ModuleInfo, node: ast.ClassDef, uses: ClassUses) -> Objection | None:
+def class_objection(module: ModuleInfo, name: str, uses: ClassUses) -> Objection | None:
     """Why a construction by the class's name may not be what it looks like, or why the class is
     more than its constructions."""
-    if not module.means_one_thing(node.name):
-        return Objection("NP221", f"the name {node.name} is bound more than once in this file")
+    if not module.means_one_thing(name):
+        star = star_import(module)
+        if star is not None:
+            text = ast.unparse(star)
+            why = f"`{text}` in line {star.lineno} may bind {name}; import the names it is for"
+            return Objection("NP221", why)
+        return Objection("NP221", f"the name {name} is bound more than once in this file")
     if uses.checks:
         line = getattr(uses.checks[0], "lineno", 0)
         return Objection("NP211", f"its type is checked in line {line}")
     if uses.others:
         line = getattr(uses.others[0], "lineno", 0)
         return Objection("NP211", f"the class itself is used as a value in line {line}")
-    for constant in module.strings.get(node.name, []):
+    for constant in module.strings.get(name, []):
         if not _exported(module, constant):
             return Objection("NP211", f"its name is used as a string in line {constant.lineno}")
+    comment = re.search(rf"#[ \t]*type:(?![ \t]*ignore)[^\r\n]*\b{name}\b", module.text)
+    if comment is not None:
+        line = len(re.findall(r"\r\n|\r|\n", module.text[: comment.start()])) + 1
+        why = f"the type comment in line {line} names it; write it as an annotation"
+        return Objection("NP224", why)
+    return None
+
+
+def star_import(module: ModuleInfo) -> ast.ImportFrom | None:
+    """The first ``from x import *`` of the file."""
+    for node in module.parents:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            return node
     return None
 
 

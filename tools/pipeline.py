@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm, plan
-from normport.codemods.edit import apply_plan
+from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm
+from normport.codemods.convert import convert
 from normport.codemods.model import EditResult, RefusedEdit, Site
 from normport.tools.discover import PythonFile, discover, shown_path
 from normport.tools.findings import (
@@ -260,9 +260,7 @@ def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
     key = tuple(sorted(numbers))
     if key not in source.edited:
         chosen = tuple(source.sites[number] for number in key)
-        laid_out = plan(source.data, chosen, source.options)
-        keep = source.options.outside_uses
-        source.edited[key] = apply_plan(source.data, laid_out, keep=keep)
+        source.edited[key] = convert(source.data, chosen, source.options)
     return source.edited[key]
 
 
