@@ -15,7 +15,7 @@ from io import BytesIO
 from normport.codemods.classes import ClassReader
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
-from normport.codemods.planning import annotation_edits, merged_edits
+from normport.codemods.planning import annotation_edits, merged_edits, with_word
 from normport.codemods.registry import LAYERNORM
 from normport.codemods.uses import class_uses
 
@@ -30,12 +30,26 @@ _MEAN_BYTES = re.compile(_MEAN_HINT.pattern.encode())
 
 
 @dataclass(frozen=True)
+class Foreign:
+    """A norm class that another file defines and this one imports.
+
+    source: of the other file. name: of the class there. together: see ``Site``.
+    """
+
+    source: bytes
+    name: str
+    together: str
+
+
+@dataclass(frozen=True)
 class Options:
     """How to decide.
 
     unsafe: prefer the variant that is equal within a bound (plain RMSNorm for NP103).
     dims: ``CLASS.attribute`` -> source text of the size there, for weightless norms.
     outside_uses: names of this file that other files import.
+    foreign: norm classes of other files, by the names under which this file imports them.
+    shared: classes of this file that others construct, with the ``together`` of all their sites.
 
     Raises ValueError for a ``dims`` entry that is not ``CLASS.attribute`` = an expression.
     """
@@ -43,6 +57,8 @@ class Options:
     unsafe: bool = False
     dims: Mapping[str, str] = field(default_factory=dict)
     outside_uses: frozenset[str] = frozenset()
+    foreign: Mapping[str, Foreign] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, text in self.dims.items():
@@ -83,17 +99,23 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
     source: the file's bytes. path: its name, for nothing but messages.
     Raises SyntaxError or UnicodeDecodeError when Python cannot read the file.
     """
-    if not may_hold_norm(source):
+    chosen = options or Options()
+    if not may_hold_norm(source) and not chosen.foreign:
         return ()
     module = read_module(decode(source))
-    chosen = options or Options()
     sites: list[Site] = []
+    for local, foreign in chosen.foreign.items():
+        home = read_module(decode(foreign.source))
+        node = home.classes[foreign.name]
+        reader = ClassReader(module, node, chosen.unsafe, chosen.dims, False, local, home)
+        sites += [with_word(site, foreign.together) for site in reader.sites()]
     if _takes_root_of_mean(module.text):
         for name, node in module.classes.items():
             if _may_be_norm(module, node):
                 outside = name in chosen.outside_uses
                 reader = ClassReader(module, node, chosen.unsafe, chosen.dims, outside)
                 sites += reader.sites()
+    sites = [with_word(site, chosen.shared.get(site.norm)) for site in sites]
     sites += _done(module)
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
 
@@ -170,17 +192,21 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
             imports[name] = tuple(sorted({*imports.get(name, ()), *names}))
     edited = {(site.line, site.column) for site in chosen}
     dead: list[str] = []
+    dropped: list[str] = []
     annotations: list[Edit] = []
     for name in sorted({site.norm for site in chosen}):
         uses = class_uses(module, name)
         calls = {(call.lineno, module.column(call)) for call in uses.calls}
         if calls <= edited and not (uses.bases or uses.checks or uses.others):
-            dead += [name, *_helpers(module, name)]
+            if name in module.classes:
+                dead += [name, *_helpers(module, name)]
+            else:
+                dropped.append(name)
             layers = {layer for site in chosen if site.norm == name for layer in site.layers}
             if name not in outside:
                 annotations += annotation_edits(module, name, layers)
     names = tuple(dict.fromkeys(name for name in dead if name not in outside))
-    return FilePlan(edits=merged_edits(chosen, annotations), imports=imports, dead=names)
+    return FilePlan(merged_edits(chosen, annotations), imports, names, tuple(dropped))
 
 
 def _helpers(module: ModuleInfo, name: str) -> list[str]:

@@ -165,7 +165,7 @@ class ClassReader:
         reason = target.reason
         if why_not is not None:
             reason = f"{self.name} cannot be run by itself: {why_not}."
-        together = f"{bound.owner.name}.{bound.attribute}" if call_edits else None
+        together = (f"{bound.owner.name}.{bound.attribute}",) if call_edits else ()
         return replace(
             site,
             code=rule.code,

@@ -86,7 +86,7 @@ class Site:
 
     ``attribute`` of ``owner``, a class, holds the norm. ``target`` is the new expression in one
     line. ``imports`` maps a module to the names that ``target`` needs from it; an empty tuple
-    means ``import module``. Sites with the same ``together`` are converted all or none.
+    means ``import module``. Sites that share a word of ``together`` are converted all or none.
     rewrites_calls: the calls of the norm change too, so a call in another file must not exist.
     """
 
@@ -103,7 +103,7 @@ class Site:
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     proof: ProofCase | None = None
     owner: str | None = None
-    together: str | None = None
+    together: tuple[str, ...] = ()
     rewrites_calls: bool = False
 
     @property
@@ -121,11 +121,13 @@ class FilePlan:
     edits: the expressions to replace; they do not overlap.
     imports: module -> names to import from it (``()``: ``import module``).
     dead: module-level classes and functions that lose their last use with these edits.
+    dropped: names whose import must go, because what they name goes from its file.
     """
 
     edits: tuple[Edit, ...]
     imports: dict[str, tuple[str, ...]]
     dead: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -58,3 +58,8 @@ def annotation_edits(module: ModuleInfo, name: str, layers: Collection[str]) -> 
     inside = set(ast.walk(module.classes[name])) if name in module.classes else set()
     nodes = [node for node in module.annotated if node not in inside]
     return renamed(module, nodes, name, next(iter(layers)))
+
+
+def with_word(site: Site, word: str | None) -> Site:
+    """The site, converted only together with the others that have the word."""
+    return site if not word else replace(site, together=(*site.together, word))

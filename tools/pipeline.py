@@ -23,6 +23,14 @@ from normport.tools.findings import (
 from normport.tools.judge import NO_PROOF, Judgement, Proofs, run_proofs
 from normport.tools.neighbours import files_around, neighbourhood
 from normport.tools.outside import Target, find_uses, unless_read
+from normport.tools.sharing import (
+    INCOMPLETE,
+    Source,
+    complete,
+    refuse_incomplete,
+    share,
+    unless_called,
+)
 from normport.tools.tree import FileChange, SourceTree
 
 Progress = Callable[[str, int, int], None]
@@ -48,24 +56,11 @@ class Settings:
     progress: Progress = lambda *_: None
 
 
-@dataclass
-class _Source:
-    file: PythonFile
-    data: bytes
-    sites: tuple[Site, ...]
-    options: Options
-    edited: dict[tuple[int, ...], EditResult] = field(default_factory=dict)
-
-    @property
-    def convertible(self) -> bool:
-        return any(site.verdict == "convert" for site in self.sites)
-
-
 @dataclass(frozen=True)
 class Analysis:
     """The sites of all files that hold any, and the files that could not be read."""
 
-    sources: tuple[_Source, ...]
+    sources: tuple[Source, ...]
     errors: tuple[FileError, ...]
     files: int
 
@@ -97,6 +92,11 @@ def analyse(
     failed = list(errors)
     sources = _analyse(files, options, settings.progress, failed)
     _note_outside_uses(sources, files)
+    joined = share(sources, files, _decide)
+    _note_outside_uses(joined, files)
+    order = {file: number for number, file in enumerate(files)}
+    sources = sorted({id(s): s for s in (*sources, *joined)}.values(), key=lambda s: order[s.file])
+    refuse_incomplete(sources)
     return Analysis(tuple(sources), tuple(failed), len(files))
 
 
@@ -122,17 +122,34 @@ def prove_all(analyses: Sequence[Analysis], settings: Settings) -> Proofs:
 
 def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
     """Judge every site by its proof and lay out the edits of those that are accepted."""
+    judged = [
+        [proofs.judge(source.file.tree, site) for site in source.sites]
+        for source in analysis.sources
+    ]
+    settings.progress("rewriting", 0, len(analysis.sources))
+    refused = [
+        _refusals(source, [n for n, one in enumerate(found) if one.verdict == "convert"])
+        for source, found in zip(analysis.sources, judged, strict=True)
+    ]
+    while True:
+        chosen, spoiled = complete(analysis.sources, judged, refused, settings.accept)
+        # What was possible with everything else may not be without it.
+        more = [_refusals(s, found) for s, found in zip(analysis.sources, chosen, strict=True)]
+        if not any(more):
+            break
+        refused = [{**old, **new} for old, new in zip(refused, more, strict=True)]
     results = []
     for number, source in enumerate(analysis.sources):
         settings.progress("rewriting", number, len(analysis.sources))
-        judged = [proofs.judge(source.file.tree, site) for site in source.sites]
-        results.append(_lay_out(source, judged, settings.accept))
+        results.append(
+            _lay_out(source, judged[number], refused[number], chosen[number], spoiled[number])
+        )
     return Report(tuple(results), analysis.errors, analysis.files, proofs.notes)
 
 
 def _analyse(
     files: Sequence[PythonFile], options: Options, progress: Progress, failed: list[FileError]
-) -> list[_Source]:
+) -> list[Source]:
     found = []
     for number, file in enumerate(files):
         progress("looking for norms", number, len(files))
@@ -151,7 +168,7 @@ def _analyse(
             failed.append(FileError(file.relative, str(error)))
         else:
             if sites:
-                found.append(_Source(file, data, sites, options))
+                found.append(Source(file, data, sites, options))
     return found
 
 
@@ -194,10 +211,10 @@ def _text(data: bytes) -> str:
             raise error from None
 
 
-def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) -> None:
+def _note_outside_uses(sources: Sequence[Source], files: Sequence[PythonFile]) -> None:
     """Tell each file with something to convert which of its names other files use; a norm that
     they use is decided again, since not all of its uses are in its own file."""
-    around: dict[tuple[Path, bool], list[tuple[_Source, Target]]] = {}
+    around: dict[tuple[Path, bool], list[tuple[Source, Target]]] = {}
     for source in sources:
         if source.convertible:
             path = source.file.path.resolve()
@@ -210,14 +227,21 @@ def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) 
         found = find_uses([target for _, target in members], neighbours)
         for source, target in members:
             uses = found[target.path]
-            names = frozenset(uses.names)
+            followed = {*source.options.shared, *source.options.foreign}
+            names = frozenset(uses.names - followed)
             source.options = replace(source.options, outside_uses=names)
             if names & {site.norm for site in source.sites}:
-                shown = shown_path(source.file.path, source.file.root)
-                source.sites = _sites(source.data, shown, source.options)
+                _decide(source)
+            roots = (source.file.root, folder)
             source.sites = tuple(
-                unless_read(site, uses, (source.file.root, folder)) for site in source.sites
+                unless_called(unless_read(site, uses, roots), target, neighbours, roots)
+                for site in source.sites
             )
+
+
+def _decide(source: Source) -> None:
+    shown = shown_path(source.file.path, source.file.root)
+    source.sites = _sites(source.data, shown, source.options)
 
 
 def _attributes(sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
@@ -227,19 +251,26 @@ def _attributes(sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
 
 
 def _lay_out(
-    source: _Source, judged: Sequence[Judgement], accept: Collection[Safety]
+    source: Source,
+    judged: Sequence[Judgement],
+    refused: Mapping[int, str],
+    chosen: Collection[int],
+    spoiled: Mapping[int, str],
 ) -> FileResult:
-    """Decide which conversions go in, carry them out on the bytes, and write the findings."""
+    """Carry out the ``chosen`` conversions on the bytes, and write the findings.
+
+    refused: the sites that the editor refuses, with its reason. spoiled: those that would be
+    converted but for another site that they go together with.
+    """
     file, shown = source.file, shown_path(source.file.path, source.file.root)
-    possible = [n for n, judgement in enumerate(judged) if judgement.verdict == "convert"]
-    refused = _refusals(source, possible)
-    chosen = [n for n in possible if n not in refused and judged[n].safety in accept]
     edited = _edit(source, chosen) if chosen else None
     findings = []
     for number, (site, judgement) in enumerate(zip(source.sites, judged, strict=True)):
         finding = _finding(file, shown, site, judgement)
         if number in refused:
             finding = finding.refused(refused[number])
+        elif number in spoiled:
+            finding = replace(finding.refused(spoiled[number]), code=INCOMPLETE)
         findings.append(replace(finding, applied=number in chosen))
     change = None
     if edited is not None and edited.source != source.data:
@@ -256,7 +287,7 @@ def _lay_out(
     )
 
 
-def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
+def _edit(source: Source, numbers: Collection[int]) -> EditResult:
     key = tuple(sorted(numbers))
     if key not in source.edited:
         chosen = tuple(source.sites[number] for number in key)
@@ -264,7 +295,7 @@ def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
     return source.edited[key]
 
 
-def _refusals(source: _Source, possible: Sequence[int]) -> dict[int, str]:
+def _refusals(source: Source, possible: Sequence[int]) -> dict[int, str]:
     """The sites that cannot be edited without a loss, with the editor's reason.
 
     Tried all together first; on a refusal the sites of one local norm after the other, so that
