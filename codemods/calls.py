@@ -191,10 +191,47 @@ class CallReader:
                 "not replaced by its results"
             )
             raise Refused("NP227", why)
+        kept = self._kept_elsewhere(call, given)
+        if kept is not None:
+            why = f"{text} may be carried out in place by the standard layer, and {kept}"
+            raise Refused("NP227", why)
         new = f"{self._text(call.func)}({self._text(first)}, {self._text(second.node)})"
         same = len(call.args) == 2 and not call.keywords
         edits = () if same else (self._edit(call, new),)
         return CallChange(found, edits, (form, "norm(x, r)"))
+
+    def _kept_elsewhere(self, call: ast.Call, names: set[str]) -> str | None:
+        """Where the function keeps one of the tensors under another name, in so many words."""
+        function = self.module.enclosing(call, ast.FunctionDef, ast.AsyncFunctionDef)
+        assert function is not None
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Name) or node.id not in names:
+                continue
+            parent = self.module.parents[node]
+            stored = isinstance(parent, ast.Call) and _method(parent) in ("append", "add", "extend")
+            if stored or isinstance(parent, ast.List | ast.Dict | ast.NamedExpr):
+                return f"`{node.id}` is kept in line {node.lineno}"
+            if (
+                isinstance(parent, ast.Assign)
+                and parent.value is node
+                and node.lineno < call.lineno
+            ):
+                targets = {t.id for t in parent.targets if isinstance(t, ast.Name)}
+                if len(targets) != len(parent.targets) or not targets <= names:
+                    return f"`{node.id}` has another name since line {node.lineno}"
+                if not self._replaced(function, node, call):
+                    return f"`{node.id}` is both of its arguments since line {node.lineno}"
+        return None
+
+    def _replaced(self, function: ast.AST, node: ast.Name, call: ast.Call) -> bool:
+        """Whether the name gets another value between its line and the call's."""
+        return any(
+            isinstance(n, ast.Name)
+            and n.id == node.id
+            and isinstance(n.ctx, ast.Store)
+            and node.lineno < n.lineno < call.lineno
+            for n in ast.walk(function)
+        )
 
     def _text(self, node: ast.expr) -> str:
         text = self.module.segment(node)
@@ -202,6 +239,10 @@ class CallReader:
 
     def _edit(self, node: ast.expr, new: str) -> Edit:
         return Edit(node.lineno, self.module.column(node), self.module.segment(node), new)
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _is_plain(call: ast.Call) -> bool:

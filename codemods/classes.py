@@ -102,6 +102,10 @@ class ClassReader:
         computes = read.computes if isinstance(read, NotStandard) else read.read.computes
         if isinstance(read, NotStandard) and read.code != "NP210":
             code, why = read.code, read.why
+        elif self.uses.others:
+            line = getattr(self.uses.others[0], "lineno", 0)
+            why = f"it is chosen or passed on as a value in line {line}; construct it by its name"
+            code = "NP225"
         return Site(
             line=self.node.lineno,
             column=self.module.column(self.node),

@@ -11,7 +11,7 @@ from normport.codemods.analyze import Foreign, Options
 from normport.codemods.model import EditResult, Site
 from normport.tools.crossfile import Definition, Importer, NotFollowedError, importers, shown
 from normport.tools.discover import PythonFile
-from normport.tools.findings import Safety
+from normport.tools.findings import FileResult, Safety
 from normport.tools.judge import Judgement
 from normport.tools.neighbours import files_around, neighbourhood
 from normport.tools.outside import Target, has_word
@@ -226,7 +226,8 @@ def _spoiled(sources: Sequence[Source], bad: Sequence[Mapping[int, str]]) -> lis
             site = source.sites[n]
             text = f"its construction in line {site.line} of {source.file.relative} is refused"
             for word in site.together:
-                why.setdefault(word, f"{text} ({found[n].rstrip('.')})")
+                reason = found[n].removeprefix(f"{site.norm}: ").rstrip(".")
+                why.setdefault(word, f"{text}: {reason}")
     return [
         {
             n: f"{site.norm}: {why[words[0]]}."
@@ -237,3 +238,39 @@ def _spoiled(sources: Sequence[Source], bad: Sequence[Mapping[int, str]]) -> lis
         }
         for source, found in zip(sources, bad, strict=True)
     ]
+
+
+def grouped(results: Sequence[FileResult]) -> list[list[FileResult]]:
+    """The files that change, those together that must; the file that defines the norms first."""
+    groups: list[list[FileResult]] = []
+    for result in results:
+        words = _words(result)
+        mine = [group for group in groups if any(words & _words(one) for one in group)]
+        merged = [*(one for group in mine for one in group), result]
+        place = groups.index(mine[0]) if mine else len(groups)
+        groups = [group for group in groups if group not in mine]
+        groups.insert(place, merged)
+    return [sorted(group, key=_defines, reverse=True) for group in groups]
+
+
+def united(group: Sequence[FileResult]) -> FileResult:
+    """The results of files that change together, as though they were one file: the first."""
+    return replace(
+        group[0],
+        findings=tuple(finding for one in group for finding in one.findings),
+        sites=tuple(site for one in group for site in one.sites),
+        removed=tuple(name for one in group for name in one.removed),
+        lost_comments=tuple(text for one in group for text in one.lost_comments),
+    )
+
+
+def _words(result: FileResult) -> set[str]:
+    """What the applied sites of the file share with those of others."""
+    pairs = zip(result.sites, result.findings, strict=True)
+    return {
+        word for site, finding in pairs if finding.applied for word in site.together if ":" in word
+    }
+
+
+def _defines(result: FileResult) -> bool:
+    return any(word.startswith(f"{result.file.resolve()}:") for word in _words(result))
