@@ -15,7 +15,7 @@ from io import BytesIO
 from normport.codemods.classes import ClassReader
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
-from normport.codemods.planning import annotation_edits, merged_edits, with_word
+from normport.codemods.planning import annotation_edits, is_replaced, merged_edits, with_word
 from normport.codemods.registry import LAYERNORM
 from normport.codemods.uses import class_uses
 
@@ -113,7 +113,9 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
         for name, node in module.classes.items():
             if _may_be_norm(module, node):
                 outside = name in chosen.outside_uses
-                reader = ClassReader(module, node, chosen.unsafe, chosen.dims, outside)
+                reader = ClassReader(
+                    module, node, chosen.unsafe, chosen.dims, outside, hidden=chosen.outside_uses
+                )
                 sites += reader.sites()
     sites = [with_word(site, chosen.shared.get(site.norm)) for site in sites]
     sites += _done(module)
@@ -197,7 +199,8 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
     for name in sorted({site.norm for site in chosen}):
         uses = class_uses(module, name)
         calls = {(call.lineno, module.column(call)) for call in uses.calls}
-        if calls <= edited and not (uses.bases or uses.checks or uses.others):
+        others = any(not is_replaced(module, node, chosen) for node in uses.others)
+        if calls <= edited and not (uses.bases or uses.checks or others):
             if name in module.classes:
                 dead += [name, *_helpers(module, name)]
             else:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from normport.codemods.checks import Refused
-from normport.codemods.forms import Outcome
-from normport.codemods.model import Edit
+from normport.codemods.model import CallForm, Edit
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.outcomes import Outcome
 from normport.codemods.recognise import NotStandard
 from normport.codemods.values import Const, Input, Value
 
@@ -28,13 +28,12 @@ class CallChange:
     """One call, as it is for the standard layer.
 
     outcome: what the class does for it. edits: none where the call stays.
-    form: the call of the old and of the new norm, in the words of ``ProofCase.calls``; None for
-        the plain call.
+    form: the call of the old and of the new norm; None for the plain call.
     """
 
     outcome: Outcome
     edits: tuple[Edit, ...] = ()
-    form: tuple[str, str] | None = None
+    form: CallForm | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class CallReader:
             if not _is_inert(argument.node):
                 why = f"`{ast.unparse(argument.node)}` would not be evaluated as it is now"
                 raise Refused("NP208", f"{text} cannot be rewritten: {why}")
-        form = _form(call, arguments)
+        form = _old_form(call, arguments)
         plain = f"{self._text(call.func)}({self._text(inputs[0].node)})"
         if found.kind == "residual":
             return self._residual(call, found, inputs[0].node, second, form)
@@ -95,7 +94,7 @@ class CallReader:
         self._check_single(call)
         if _is_plain(call):
             return CallChange(found)
-        return CallChange(found, (self._edit(call, plain),), (form, "norm(x)"))
+        return CallChange(found, (self._edit(call, plain),), _form(form, "norm(x)"))
 
     def _arguments(self, call: ast.Call) -> list[_Argument]:
         names = [p.arg for p in self.forward.args.args[1:]]
@@ -115,7 +114,7 @@ class CallReader:
                 found.append(_Argument(node, place, Const(node.value), repr(node.value)))
             else:
                 value = Input("input", name, place)
-                found.append(_Argument(node, place, value, "r" if place else "x"))
+                found.append(_Argument(node, place, value, "residual" if place else "x"))
         return found
 
     def _check_single(self, call: ast.Call) -> None:
@@ -141,7 +140,7 @@ class CallReader:
         if isinstance(outer, ast.Subscript) and outer.value is call:
             index = outer.slice
             if isinstance(index, ast.Constant) and index.value == 0:
-                return CallChange(found, (self._edit(outer, plain),), (f"{form}[0]", "norm(x)"))
+                return CallChange(found, (self._edit(outer, plain),), _form(form, new_form))
         elif isinstance(outer, ast.Assign) and len(outer.targets) == 1 and outer.value is call:
             target = outer.targets[0]
             if isinstance(target, ast.Tuple) and len(target.elts) == 2:
@@ -150,10 +149,10 @@ class CallReader:
                         self._edit(target, self._text(target.elts[0])),
                         self._edit(call, plain),
                     )
-                    return CallChange(found, edits, (f"{form}[0]", "norm(x)"))
+                    return CallChange(found, edits, _form(form, new_form))
                 edit = self._edit(call, f"{plain}, {text}")
-                return CallChange(found, (edit,), (form, new_form))
-        return CallChange(found, (self._edit(call, f"({plain}, {text})"),), (form, new_form))
+                return CallChange(found, (edit,), _form(form, new_form))
+        return CallChange(found, (self._edit(call, f"({plain}, {text})"),), _form(form, new_form))
 
     def _is_kept(self, target: ast.expr, second: str) -> bool:
         """Whether the second item is stored where it came from, or where nobody looks."""
@@ -198,7 +197,7 @@ class CallReader:
         new = f"{self._text(call.func)}({self._text(first)}, {self._text(second.node)})"
         same = len(call.args) == 2 and not call.keywords
         edits = () if same else (self._edit(call, new),)
-        return CallChange(found, edits, (form, "norm(x, r)"))
+        return CallChange(found, edits, _form(form, "norm(x, residual)"))
 
     def _kept_elsewhere(self, call: ast.Call, names: set[str]) -> str | None:
         """Where the function keeps one of the tensors under another name, in so many words."""
@@ -249,11 +248,15 @@ def _is_plain(call: ast.Call) -> bool:
     return len(call.args) == 1 and not call.keywords
 
 
-def _form(call: ast.Call, arguments: Sequence[_Argument]) -> str:
+def _old_form(call: ast.Call, arguments: Sequence[_Argument]) -> str:
     words = [a.word for a in arguments[: len(call.args)]]
     rest = arguments[len(call.args) :]
     words += [f"{k.arg}={a.word}" for k, a in zip(call.keywords, rest, strict=True)]
     return f"norm({', '.join(words)})"
+
+
+def _form(old: str, new: str) -> CallForm:
+    return CallForm(old, old, new)
 
 
 def _is_inert(node: ast.expr) -> bool:
@@ -264,15 +267,14 @@ def _is_inert(node: ast.expr) -> bool:
     )
 
 
-def merged(changes: Sequence[CallChange]) -> tuple[tuple[Edit, ...], tuple[tuple[str, str], ...]]:
-    """All edits, and each call form once. Raises Refused where the calls do not agree."""
+def merged(changes: Sequence[CallChange]) -> tuple[tuple[Edit, ...], tuple[CallForm, ...]]:
+    """All edits, and each call form once; no forms where all calls are plain. Raises Refused
+    where the calls do not agree."""
     first = changes[0].outcome.read
     for change in changes:
         if change.outcome.read != first:
             why = "its calls make it compute different things"
             raise Refused("NP208", why, first.computes)
     edits = tuple(edit for change in changes for edit in change.edits)
-    forms = dict.fromkeys(change.form for change in changes if change.form is not None)
-    if any(change.form is None for change in changes):
-        return edits, tuple(forms) and (("norm(x)", "norm(x)"), *forms)
-    return edits, tuple(forms)
+    forms = {change.form or CallForm("norm(x)"): None for change in changes}
+    return edits, () if list(forms) == [CallForm("norm(x)")] else tuple(forms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from normport.codemods.model import ProofCase
+from normport.codemods.model import CallForm, ProofCase
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.recognise import Recognised
 from normport.codemods.registry import Target
@@ -24,7 +24,7 @@ def proof_case(
     read: Recognised,
     target: Target,
     size: str,
-    calls: tuple[tuple[str, str], ...],
+    forms: tuple[CallForm, ...],
 ) -> tuple[ProofCase | None, str | None]:
     """The case, or why it cannot be run. home: the file that defines ``norm``."""
     try:
@@ -55,6 +55,6 @@ def proof_case(
         new=new,
         weight=read.computes.weight,
         eps=float(eps_value) if isinstance(eps_value, int | float) else None,
-        calls=calls,
+        forms=forms,
     )
     return case, None

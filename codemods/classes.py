@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from normport.codemods.calls import CallChange, CallReader, merged
 from normport.codemods.cases import proof_case
 from normport.codemods.checks import Refused, check_class, check_dtypes
 from normport.codemods.construction import Constructed, check_arguments, construct
+from normport.codemods.holders import bindings
 from normport.codemods.model import Computes, Edit, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.reading import NormReader
 from normport.codemods.recognise import NotStandard, Recognised
 from normport.codemods.registry import NormSite, Target, conversion
 from normport.codemods.renaming import renamed
+from normport.codemods.selection import Choice, follow, stand_in
 from normport.codemods.sizes import SizeInference
 from normport.codemods.uses import (
     Binding,
@@ -47,6 +49,7 @@ class ClassReader:
         outside: bool,
         name: str | None = None,
         home: ModuleInfo | None = None,
+        hidden: Collection[str] = (),
     ) -> None:
         self.module = module
         self.home = home or module
@@ -55,7 +58,9 @@ class ClassReader:
         self.unsafe = unsafe
         self.dims = dims
         self.outside = outside
+        self.hidden = hidden
         self.uses = class_uses(module, self.name)
+        self.chosen = self._follow()
         self.norm = NormReader(self.home, node)
         self._modules = [module] if self.home is module else [module, self.home]
 
@@ -65,17 +70,29 @@ class ClassReader:
         if self.norm.is_unusual or self.norm.blind() is None:
             return []
         found: list[Site] = []
-        for call in self.uses.calls:
+        for call in (*self.uses.calls, *self.chosen):
             site = self._site(call)
             if site is not None:
                 found.append(site)
-        if not self.uses.calls and self.home is self.module:
+        if not found and not self.uses.calls and self.home is self.module:
             site = self._never_constructed()
             return [] if site is None else [site]
         return found
 
+    def _follow(self) -> dict[ast.Call, Choice]:
+        """The constructions of the class where it is chosen as a value, while all are seen."""
+        found: dict[ast.Call, Choice] = {}
+        for node in self.uses.others:
+            choice = follow(self.module, node, self.hidden) if isinstance(node, ast.Name) else None
+            if choice is None or any(call in found for call in choice.calls):
+                return {}
+            found |= dict.fromkeys(choice.calls, choice)
+        self.uses.others.clear()
+        return found
+
     def _site(self, call: ast.Call) -> Site | None:
-        bound = binding(self.module, call)
+        bounds = bindings(self.module, call, self.hidden)
+        bound = bounds[0] if bounds else None
         site = Site(
             line=call.lineno,
             column=self.module.column(call),
@@ -83,13 +100,14 @@ class ClassReader:
             norm=self.name,
             attribute=bound.attribute if bound else None,
             owner=bound.owner.name if bound else None,
+            also=tuple((b.owner.name, b.attribute) for b in bounds[1:]),
             computes=None,
             verdict="refuse",
             target=None,
             reason=None,
         )
         try:
-            return self._convert(call, bound, site)
+            return self._convert(call, bounds, site)
         except Refused as refused:
             reason = f"{self.name}: {refused.why}."
             return replace(site, code=refused.code, computes=refused.computes, reason=reason)
@@ -118,14 +136,16 @@ class ClassReader:
             reason=f"{self.name}: {why}.",
         )
 
-    def _convert(self, call: ast.Call, bound: Binding | None, site: Site) -> Site | None:
-        built = construct(self.module, self.home, self.norm.init, call)
+    def _convert(self, call: ast.Call, bounds: Sequence[Binding], site: Site) -> Site | None:
+        choice = self.chosen.get(call)
+        more = choice.partial.keywords if choice is not None and choice.partial else ()
+        built = construct(self.module, self.home, self.norm.init, call, more)
         blind = self.norm.read(built.values)
         if blind is None:
             return None
         changes: list[CallChange] = []
         if isinstance(blind, NotStandard):
-            changes = self._calls_instead(built, bound, blind)
+            changes = self._calls_instead(built, bounds, blind)
             read = changes[0].outcome.read
         else:
             read = blind.read
@@ -137,30 +157,23 @@ class ClassReader:
         if self.outside:
             why = "other files import it, so its uses are not all seen here"
             raise Refused("NP220", why, computes)
-        if bound is None:
+        if not bounds:
             why = "it is not stored in an attribute of self, so its calls are not seen"
             raise Refused("NP209", why, computes)
-        found = objection(self.module, bound)
-        if found is not None:
-            raise Refused(found.code, found.why, computes)
-        changes = changes or self._calls(built, bound)
-        call_edits, forms = merged(changes)
-        if read != changes[0].outcome.read:
+        for bound in bounds:
+            self._check_holder(bound, computes)
+        changes = changes or self._calls(built, bounds)
+        call_edits, forms = merged(changes) if changes else ((), ())
+        if changes and read != changes[0].outcome.read:
             raise Refused("NP208", "its calls make it compute something else", computes)
-        if call_edits and not holds_only(self.module, bound, self.name):
-            why = (
-                f"its calls would have to be rewritten, and self.{bound.attribute} may hold "
-                "something else than this norm"
-            )
-            raise Refused("NP208", why, computes)
-        if bound.init.name != "__init__":
-            why = f"it is built in {bound.init.name}, where no vLLM config need be set"
-            raise Refused("NP222", why, computes)
-        check_dtypes(self.module, bound, computes)
+        if call_edits:
+            self._check_held(bounds, computes)
+        for bound in bounds:
+            check_dtypes(self.module, bound, computes)
         if built.spread is not None:
             why = f"its arguments come out of {built.spread}; write them out in the call"
             raise Refused("NP215", why, computes)
-        size = self._size(read, bound, call, built.values)
+        size = self._size(read, bounds, call, built.values)
         target = rule.target(NormSite(computes, size, computes.eps or ""), self.unsafe)
         check_arguments(self.module, call, target.text, computes)
         proof, why_not = proof_case(
@@ -169,7 +182,13 @@ class ClassReader:
         reason = target.reason
         if why_not is not None:
             reason = f"{self.name} cannot be run by itself: {why_not}."
-        together = (f"{bound.owner.name}.{bound.attribute}",) if call_edits else ()
+        edit, imports = self._edit(call, target.text), target.imports
+        words = [f"{b.owner.name}.{b.attribute}" for b in bounds] if call_edits else []
+        if choice is not None:
+            new, imports = stand_in(self.module, choice, call, target, computes)
+            edit = self._edit(choice.replaced, new)
+            words.append(f"choice in line {choice.name.lineno}, {choice.name.col_offset}")
+        annotations = [one for bound in bounds for one in self._annotations(bound, target)]
         return replace(
             site,
             code=rule.code,
@@ -177,42 +196,60 @@ class ClassReader:
             verdict="convert",
             target=target.text,
             reason=reason,
-            edits=(
-                self._edit(call, target.text),
-                *self._annotations(bound, target),
-                *call_edits,
-            ),
-            imports=target.imports,
+            edits=(edit, *annotations, *call_edits),
+            imports=imports,
             proof=proof,
-            together=together,
+            together=tuple(dict.fromkeys(words)),
             rewrites_calls=bool(call_edits),
         )
+
+    def _check_holder(self, bound: Binding, computes: Computes) -> None:
+        """What holds the norm is only called, and is built where a standard layer can be."""
+        found = objection(self.module, bound)
+        if found is not None:
+            raise Refused(found.code, found.why, computes)
+        if bound.init.name != "__init__":
+            why = f"it is built in {bound.init.name}, where no vLLM config need be set"
+            raise Refused("NP222", why, computes)
+
+    def _check_held(self, bounds: Sequence[Binding], computes: Computes) -> None:
+        """Where calls change, whatever is called there is to change with them."""
+        for bound in bounds:
+            if bound.kind == "attribute" and holds_only(self.module, bound, self.name):
+                continue
+            why = (
+                f"its calls would have to be rewritten, and self.{bound.attribute} may hold "
+                "something else than this norm"
+            )
+            raise Refused("NP208", why, computes)
 
     def _check_class(self, computes: Computes) -> None:
         check_class(self.home, self.node, self.norm.reached, computes, self._modules)
         for name, module in ((self.name, self.module), (self.node.name, self.home)):
-            found = class_objection(module, name, class_uses(module, name))
+            uses = self.uses if module is self.module else class_uses(module, name)
+            found = class_objection(module, name, uses)
             if found is not None:
                 raise Refused(found.code, found.why, computes)
 
-    def _calls(self, built: Constructed, bound: Binding) -> list[CallChange]:
+    def _calls(self, built: Constructed, bounds: Sequence[Binding]) -> list[CallChange]:
         """What each call of the norm becomes; raises Refused."""
         forward = self.norm.method("forward")
         assert forward is not None, "a class without one is no norm"
         reader = CallReader(
             self.module, forward, lambda given, words: self.norm.read(built.values, given, words)
         )
-        return [reader.change(call) for call in attribute_calls(self.module, bound)]
+        calls = [call for bound in bounds for call in attribute_calls(self.module, bound)]
+        return [reader.change(call) for call in calls]
 
     def _calls_instead(
-        self, built: Constructed, bound: Binding | None, blind: NotStandard
+        self, built: Constructed, bounds: Sequence[Binding], blind: NotStandard
     ) -> list[CallChange]:
         """The calls of a norm that takes or returns more than a standard layer, where each of
         them can be said to one; else raises Refused for what the class is."""
         changes: list[CallChange] = []
-        if blind.code == "NP216" and bound is not None:
+        if blind.code == "NP216" and all(bound.kind == "attribute" for bound in bounds):
             try:
-                changes = self._calls(built, bound)
+                changes = self._calls(built, bounds)
             except Refused as refused:
                 if refused.code != "NP208":
                     raise
@@ -221,25 +258,33 @@ class ClassReader:
         return changes
 
     def _size(
-        self, read: Recognised, bound: Binding, call: ast.Call, arguments: Mapping[str, Value]
+        self,
+        read: Recognised,
+        bounds: Sequence[Binding],
+        call: ast.Call,
+        arguments: Mapping[str, Value],
     ) -> str:
         if read.weight is not None:
             size = read.weight.shape[0]
             assert isinstance(size, Source | Const)
             return size.text or repr(getattr(size, "value", size))
+        bound = bounds[0]
         given = self.dims.get(f"{bound.owner.name}.{bound.attribute}")
         if given is not None:
             return given
         line = called_elsewhere(self.module, bound)
+        hint = f"give its size with --dim {bound.owner.name}.{bound.attribute}=EXPR"
         if line is not None:
             why = f"self.{bound.attribute} is also called outside of its class, in line {line}"
-            hint = f"{why}; give its size with --dim {bound.owner.name}.{bound.attribute}=EXPR"
-            raise Refused("NP207", hint, read.computes)
+            raise Refused("NP207", f"{why}; {hint}", read.computes)
+        if len(bounds) > 1 or bound.kind != "attribute" or binding(self.module, call) is None:
+            why = f"what flows into self.{bound.attribute} is not followed through what holds it"
+            raise Refused("NP207", f"{why}; {hint}", read.computes)
         inference = SizeInference(self.module, bound.owner, bound.init)
         inferred, why = inference.infer(bound.attribute, call)
         if inferred is None:
-            hint = f"{why}; give it with --dim {bound.owner.name}.{bound.attribute}=EXPR"
-            raise Refused("NP207", hint, read.computes)
+            hint = hint.replace("its size", "it")
+            raise Refused("NP207", f"{why}; {hint}", read.computes)
         return inferred
 
     def _edit(self, node: ast.expr, new: str) -> Edit:

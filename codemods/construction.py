@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from normport.codemods.checks import Refused
@@ -39,10 +40,19 @@ def default(home: ModuleInfo, node: ast.expr) -> Value:
 
 
 def construct(
-    module: ModuleInfo, home: ModuleInfo, init: ast.FunctionDef | None, call: ast.Call
+    module: ModuleInfo,
+    home: ModuleInfo,
+    init: ast.FunctionDef | None,
+    call: ast.Call,
+    more: Iterable[ast.keyword] = (),
 ) -> Constructed:
-    """``call`` of ``module`` bound to ``init``, which stands in ``home``; raises Refused."""
+    """``call`` of ``module`` bound to ``init``, which stands in ``home``; raises Refused.
+
+    more: keywords that a ``functools.partial`` adds.
+    """
     given, spread = _arguments(module, call)
+    named = {keyword for keyword, _ in given}
+    given += [(k.arg, k.value) for k in more if k.arg not in named]
     if init is not None and (init.args.posonlyargs or not init.args.args):
         raise Refused("NP215", "its constructor's parameters are unusual")
     if init is None:

@@ -58,6 +58,31 @@ class Edit:
 
 
 @dataclass(frozen=True)
+class CallForm:
+    """A way in which sites call their norm.
+
+    name: how a person would name it, e.g. ``4-D input``.
+    old, new: the call before and after the conversion, expressions of ``norm``, ``x`` and
+        ``residual``, another tensor of the shape and dtype of ``x``.
+    rank: the dimensions of ``x``; None: not known, 2 and 3 are run.
+    dtype: what the site converts ``x`` to, a dtype of torch by its name; None: it does not.
+    """
+
+    name: str
+    old: str = "norm(x)"
+    new: str = "norm(x)"
+    rank: int | None = None
+    dtype: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is among what is run for every norm: ``norm(x)`` with 2-D and 3-D input."""
+        return (
+            self.old == self.new == "norm(x)" and self.rank in (None, 2, 3) and self.dtype is None
+        )
+
+
+@dataclass(frozen=True)
 class ProofCase:
     """How to run a local norm and its replacement side by side.
 
@@ -68,8 +93,7 @@ class ProofCase:
         defines; in ``new``, ``RMSNorm`` and ``GemmaRMSNorm``.
     weight: what the parameter ``weight`` of both is drawn as (none: there is no parameter).
     eps: the epsilon when the source states a number, else None (the prover picks real ones).
-    calls: how the old and the new norm are called, a pair for each form that occurs: expressions
-        of ``norm``, the input ``x`` and another tensor like it, ``r``. Empty: ``norm(x)`` alone.
+    forms: how the sites call the norm; each must have run. Empty: ``norm(x)``, nothing known of x.
     """
 
     module: str
@@ -77,7 +101,7 @@ class ProofCase:
     new: str
     weight: WeightKind
     eps: float | None = None
-    calls: tuple[tuple[str, str], ...] = ()
+    forms: tuple[CallForm, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +111,7 @@ class Site:
     ``attribute`` of ``owner``, a class, holds the norm. ``target`` is the new expression in one
     line. ``imports`` maps a module to the names that ``target`` needs from it; an empty tuple
     means ``import module``. Sites that share a word of ``together`` are converted all or none.
+    also: further (owner, attribute) pairs that hold what is constructed here.
     rewrites_calls: the calls of the norm change too, so a call in another file must not exist.
     """
 
@@ -104,6 +129,7 @@ class Site:
     proof: ProofCase | None = None
     owner: str | None = None
     together: tuple[str, ...] = ()
+    also: tuple[tuple[str, str], ...] = ()
     rewrites_calls: bool = False
 
     @property

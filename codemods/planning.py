@@ -63,3 +63,11 @@ def annotation_edits(module: ModuleInfo, name: str, layers: Collection[str]) -> 
 def with_word(site: Site, word: str | None) -> Site:
     """The site, converted only together with the others that have the word."""
     return site if not word else replace(site, together=(*site.together, word))
+
+
+def is_replaced(module: ModuleInfo, node: ast.AST, sites: Sequence[Site]) -> bool:
+    """Whether an edit of the sites takes the expression away."""
+    if not isinstance(node, ast.expr):
+        return False
+    place = Edit(node.lineno, module.column(node), module.segment(node), "")
+    return any(_covers(edit, place) for site in sites for edit in site.edits)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from normport.codemods.checks import weight_objection
 from normport.codemods.construction import default
 from normport.codemods.evaluate import Evaluator
-from normport.codemods.forms import Outcome, outcome
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.outcomes import Outcome, outcome
 from normport.codemods.recognise import NotStandard, recognise
 from normport.codemods.values import Const, Source, Value, Weight
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 from normport.codemods.module_info import ModuleInfo
 
@@ -130,15 +131,20 @@ class Objection:
 
 @dataclass(frozen=True)
 class Binding:
-    """Where a construction is stored: ``self.attribute`` of ``owner``, built in ``init``."""
+    """Where a construction is stored: ``self.attribute`` of ``owner``, built in ``init``.
+
+    kind: the attribute holds the norm itself, or a list or dict of which it is an item, or an
+        ``nn.Sequential`` that calls it.
+    """
 
     owner: ast.ClassDef
     init: ast.FunctionDef
     attribute: str
     target: ast.Attribute
+    kind: Literal["attribute", "items", "sequence"] = "attribute"
 
 
-def binding(module: ModuleInfo, call: ast.Call) -> Binding | None:
+def binding(module: ModuleInfo, call: ast.expr) -> Binding | None:
     """The attribute of self that holds exactly this construction, if that is what it does.
 
     Conditional expressions count: ``self.a = Norm(...) if flag else nn.Identity()``.
@@ -166,9 +172,16 @@ def binding(module: ModuleInfo, call: ast.Call) -> Binding | None:
 
 
 def attribute_calls(module: ModuleInfo, bound: Binding) -> list[ast.Call]:
-    """The calls of ``self.attribute`` in this file, in order; see ``objection``."""
-    calls = [module.parents[node] for node in _loads(module, bound) if _called(module, node)]
-    return [call for call in calls if isinstance(call, ast.Call)]
+    """The calls of the norm in this file, in order; see ``objection``. Those that an
+    ``nn.Sequential`` makes pass one argument and are not among them."""
+    calls: list[ast.Call] = []
+    for node in _loads(module, bound):
+        parent = module.parents[node]
+        if bound.kind != "attribute":
+            calls += _item_calls(module, node) or ()
+        elif isinstance(parent, ast.Call) and parent.func is node:
+            calls.append(parent)
+    return calls
 
 
 def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
@@ -180,10 +193,14 @@ def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
     """
     calls = 0
     for node in _loads(module, bound):
-        if _called(module, node):
+        found: Objection | None = None
+        if bound.kind != "attribute" and _item_calls(module, node) is not None:
             calls += 1
-            continue
-        found = _use_objection(module, node)
+        elif bound.kind != "items" and _called(module, node):
+            calls += 1
+            found = _sequence_objection(module, node) if bound.kind == "sequence" else None
+        else:
+            found = _use_objection(module, node)
         if found is not None:
             return found
     named = _named_access(module, bound)
@@ -192,6 +209,51 @@ def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
     if not calls:
         return Objection("NP209", f"no call of self.{bound.attribute} is seen in this file")
     return None
+
+
+def _item_calls(module: ModuleInfo, node: ast.Attribute) -> list[ast.Call] | None:
+    """The calls of items that a use of their list makes; None where it does more than that."""
+    parent = module.parents[node]
+    outer = module.parents[parent]
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        return [outer] if isinstance(outer, ast.Call) and outer.func is parent else None
+    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name):
+        if parent.func.id == "len":
+            return []
+        if parent.func.id in ("zip", "enumerate") and isinstance(outer, ast.For):
+            place = parent.args.index(node) + (parent.func.id == "enumerate")
+            target = outer.target
+            if isinstance(target, ast.Tuple) and outer.iter is parent and len(target.elts) > place:
+                return _calls_of(module, outer, target.elts[place])
+    if isinstance(parent, ast.For) and parent.iter is node:
+        return _calls_of(module, parent, parent.target)
+    return None
+
+
+def _calls_of(module: ModuleInfo, loop: ast.For, target: ast.expr) -> list[ast.Call] | None:
+    """The calls of a loop's variable, where nothing else is done with it in the function."""
+    function = module.enclosing(loop, ast.FunctionDef, ast.AsyncFunctionDef)
+    if not isinstance(target, ast.Name) or function is None:
+        return None
+    found: list[ast.Call] = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and node.id == target.id and node is not target:
+            call = module.parents[node]
+            if not (
+                isinstance(call, ast.Call) and call.func is node and _within(module, node, loop)
+            ):
+                return None
+            found.append(call)
+    return found
+
+
+def _sequence_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
+    call = module.parents[node]
+    assert isinstance(call, ast.Call)
+    if len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred):
+        return None
+    why = f"`{ast.unparse(call)}` in line {call.lineno} passes more than the input"
+    return Objection("NP208", why)
 
 
 def holds_only(module: ModuleInfo, bound: Binding, norm: str) -> bool:
@@ -224,11 +286,12 @@ def cast_input(module: ModuleInfo, bound: Binding) -> int | None:
 
     Looked at are the argument itself and what the function assigns to its name.
     """
-    for node in _loads(module, bound):
-        if not _called(module, node):
-            continue
-        call = module.parents[node]
-        assert isinstance(call, ast.Call)
+    calls = attribute_calls(module, bound)
+    if bound.kind == "sequence":
+        parents = [module.parents[n] for n in _loads(module, bound) if _called(module, n)]
+        calls += [parent for parent in parents if isinstance(parent, ast.Call)]
+    for node in calls:
+        call = node
         sources: list[ast.AST] = [*call.args[:1], *(k.value for k in call.keywords)]
         function = module.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
         names = {n.id for a in sources for n in ast.walk(a) if isinstance(n, ast.Name)}

@@ -25,7 +25,6 @@ from normport.tools.neighbours import files_around, neighbourhood
 from normport.tools.outside import Target, find_uses, unless_read
 from normport.tools.sharing import (
     INCOMPLETE,
-    Source,
     complete,
     refuse_incomplete,
     share,
@@ -56,11 +55,24 @@ class Settings:
     progress: Progress = lambda *_: None
 
 
+@dataclass
+class _Source:
+    file: PythonFile
+    data: bytes
+    sites: tuple[Site, ...]
+    options: Options
+    edited: dict[tuple[int, ...], EditResult] = field(default_factory=dict)
+
+    @property
+    def convertible(self) -> bool:
+        return any(site.verdict == "convert" for site in self.sites)
+
+
 @dataclass(frozen=True)
 class Analysis:
     """The sites of all files that hold any, and the files that could not be read."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[_Source, ...]
     errors: tuple[FileError, ...]
     files: int
 
@@ -92,7 +104,7 @@ def analyse(
     failed = list(errors)
     sources = _analyse(files, options, settings.progress, failed)
     _note_outside_uses(sources, files)
-    joined = share(sources, files, _decide)
+    joined = share(sources, files, lambda f, data, o: _Source(f, data, (), o), _decide)
     _note_outside_uses(joined, files)
     order = {file: number for number, file in enumerate(files)}
     sources = sorted({id(s): s for s in (*sources, *joined)}.values(), key=lambda s: order[s.file])
@@ -149,7 +161,7 @@ def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
 
 def _analyse(
     files: Sequence[PythonFile], options: Options, progress: Progress, failed: list[FileError]
-) -> list[Source]:
+) -> list[_Source]:
     found = []
     for number, file in enumerate(files):
         progress("looking for norms", number, len(files))
@@ -168,7 +180,7 @@ def _analyse(
             failed.append(FileError(file.relative, str(error)))
         else:
             if sites:
-                found.append(Source(file, data, sites, options))
+                found.append(_Source(file, data, sites, options))
     return found
 
 
@@ -211,10 +223,10 @@ def _text(data: bytes) -> str:
             raise error from None
 
 
-def _note_outside_uses(sources: Sequence[Source], files: Sequence[PythonFile]) -> None:
+def _note_outside_uses(sources: Sequence[_Source], files: Sequence[PythonFile]) -> None:
     """Tell each file with something to convert which of its names other files use; a norm that
     they use is decided again, since not all of its uses are in its own file."""
-    around: dict[tuple[Path, bool], list[tuple[Source, Target]]] = {}
+    around: dict[tuple[Path, bool], list[tuple[_Source, Target]]] = {}
     for source in sources:
         if source.convertible:
             path = source.file.path.resolve()
@@ -232,14 +244,14 @@ def _note_outside_uses(sources: Sequence[Source], files: Sequence[PythonFile]) -
             source.options = replace(source.options, outside_uses=names)
             if names & {site.norm for site in source.sites}:
                 _decide(source)
-            roots = (source.file.root, folder)
+            tops = (source.file.root, folder)
             source.sites = tuple(
-                unless_called(unless_read(site, uses, roots), target, neighbours, roots)
+                unless_called(unless_read(site, uses, tops), target, neighbours, tops)
                 for site in source.sites
             )
 
 
-def _decide(source: Source) -> None:
+def _decide(source: _Source) -> None:
     shown = shown_path(source.file.path, source.file.root)
     source.sites = _sites(source.data, shown, source.options)
 
@@ -248,10 +260,11 @@ def _attributes(sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
     for site in sites:
         if site.verdict == "convert" and site.owner and site.attribute:
             yield site.owner, site.attribute
+            yield from site.also
 
 
 def _lay_out(
-    source: Source,
+    source: _Source,
     judged: Sequence[Judgement],
     refused: Mapping[int, str],
     chosen: Collection[int],
@@ -287,7 +300,7 @@ def _lay_out(
     )
 
 
-def _edit(source: Source, numbers: Collection[int]) -> EditResult:
+def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
     key = tuple(sorted(numbers))
     if key not in source.edited:
         chosen = tuple(source.sites[number] for number in key)
@@ -295,7 +308,7 @@ def _edit(source: Source, numbers: Collection[int]) -> EditResult:
     return source.edited[key]
 
 
-def _refusals(source: Source, possible: Sequence[int]) -> dict[int, str]:
+def _refusals(source: _Source, possible: Sequence[int]) -> dict[int, str]:
     """The sites that cannot be edited without a loss, with the editor's reason.
 
     Tried all together first; on a refusal the sites of one local norm after the other, so that

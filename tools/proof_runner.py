@@ -169,8 +169,7 @@ def run_case(case: dict[str, Any], norms: Norms) -> dict[str, Any]:
     new = {"torch": torch, "RMSNorm": norms.rms_norm, "GemmaRMSNorm": norms.gemma_rms_norm}
     old = vars(module) | {"torch": torch}
     eps = None if case["eps"] is None else float(case["eps"])
-    calls = case.get("calls", ())
-    session = Session(case["old"], old, case["new"], new, case["weight"], eps, calls)
+    session = Session(case["old"], old, case["new"], new, case["weight"], eps)
     with torch.no_grad():
         return session.run()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,9 +24,6 @@ class UnusableError(Exception):
 # A dtype in which so many inputs lie beyond the bound is decided and not run further.
 _ENOUGH = 50
 
-PLAIN = ("norm(x)", "norm(x)")
-"""How the old and the new norm are called where nothing else is said."""
-
 # What a norm raises for an input that it does not take.
 _REFUSALS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 
@@ -42,9 +39,7 @@ class Session:
         new_names: dict[str, Any],
         weight: str,
         eps: float | None,
-        calls: Sequence[Sequence[str]] = (),
     ) -> None:
-        self.calls = tuple((old, new) for old, new in calls) or (PLAIN,)
         self.old, self.old_names = old, old_names
         self.new, self.new_names = new, new_names
         self.weight = weight
@@ -90,16 +85,14 @@ class Session:
                 return compare.make_input(inputs, eps, size, layout, rows, kind)  # noqa: B023
 
             before = tally.beyond + tally.nonfinite
-            for form in self.calls:
-                pair.compare(make, tally, where if form == PLAIN else f"{where}, {form[0]}", form)
+            pair.compare(make, tally, where)
             wrong += tally.beyond + tally.nonfinite > before
             if wrong == _ENOUGH:
                 return
             if pair.splits_checkpoint and layout is compare.LAYOUTS[0]:
                 note = checkpoint.setdefault(inputs.name, Tally())
                 pair.load(inputs.weight(size, self.weight).float())
-                for form in self.calls:
-                    pair.compare(make, note, where, form)
+                pair.compare(make, note, where)
                 pair.load(inputs.weight(size, self.weight).to(inputs.dtype))
 
     def _pair(self, inputs: Inputs, size: int, eps: float) -> _Pair:
@@ -169,69 +162,42 @@ class _Pair:
         for norm in (self.old, self.new):
             norm.get_parameter("weight").data.copy_(weight)
 
-    def compare(
-        self, make: Callable[[], Tensor], tally: Tally, where: str, form: tuple[str, str]
-    ) -> None:
-        mine, theirs = _Call(form[0], make), _Call(form[1], make)
+    def compare(self, make: Callable[[], Tensor], tally: Tally, where: str) -> None:
+        mine, theirs = make(), make()
         try:
-            old = mine.of(self.old)
+            old = self.old(mine)
         except _REFUSALS as error:
             tally.skip(where, error)
             return
         try:
-            new = theirs.of(self.new)
+            new = self.new(theirs)
         except MissingPartError:
             raise
         except _REFUSALS as error:
             raise MismatchError(f"only the new norm fails, on {where}: {error}") from error
-        outputs = _parts(old, new)
-        for first, second in outputs:
-            _check_outputs(first, second, where)
-        if not torch.equal(mine.bits(), theirs.bits()):
+        kinds = type(old).__name__, type(new).__name__
+        if not isinstance(old, Tensor) or not isinstance(new, Tensor):
+            if kinds[0] != kinds[1]:
+                raise MismatchError(
+                    f"the results differ in kind: {kinds[0]} (old), {kinds[1]} (new)"
+                )
+            raise UnusableError(f"the norms return {kinds[0]}, not a tensor")
+        if old.shape != new.shape:
+            raise MismatchError(
+                f"the shapes differ on {where}: {list(old.shape)}, {list(new.shape)}"
+            )
+        if old.dtype != new.dtype:
+            raise MismatchError(
+                f"the dtypes differ on {where}: {old.dtype} (old), {new.dtype} (new)"
+            )
+        if not old.is_floating_point():
+            raise UnusableError(f"the norms return {old.dtype}")
+        bits = torch.int32 if mine.element_size() == 4 else torch.int16
+        if not torch.equal(mine.view(bits), theirs.view(bits)):
             raise MismatchError(
                 f"the norms do not leave their input alike; one writes to it ({where})"
             )
-        for first, second in outputs:
-            tally.add(first, second, self.factor, self.base, where)
-
-
-def _check_outputs(old: Any, new: Any, where: str) -> None:
-    kinds = type(old).__name__, type(new).__name__
-    if not isinstance(old, Tensor) or not isinstance(new, Tensor):
-        if kinds[0] != kinds[1]:
-            raise MismatchError(f"the results differ in kind: {kinds[0]} (old), {kinds[1]} (new)")
-        raise UnusableError(f"the norms return {kinds[0]}, not a tensor")
-    if old.shape != new.shape:
-        raise MismatchError(f"the shapes differ on {where}: {list(old.shape)}, {list(new.shape)}")
-    if old.dtype != new.dtype:
-        raise MismatchError(f"the dtypes differ on {where}: {old.dtype} (old), {new.dtype} (new)")
-    if not old.is_floating_point():
-        raise UnusableError(f"the norms return {old.dtype}")
-
-
-class _Call:
-    """One call, on tensors of its own. ``r`` is another tensor like the input."""
-
-    def __init__(self, form: str, make: Callable[[], Tensor]) -> None:
-        self.form = form
-        self.x = make()
-        self.r = make().roll(1, 0) if form != PLAIN[0] else self.x
-
-    def of(self, norm: nn.Module) -> Any:
-        return eval(self.form, {"norm": norm, "x": self.x, "r": self.r})
-
-    def bits(self) -> Tensor:
-        """What is in the arguments, to tell whether the norm wrote to them."""
-        kind = torch.int32 if self.x.element_size() == 4 else torch.int16
-        return torch.cat([self.x.view(kind), self.r.view(kind)])
-
-
-def _parts(old: Any, new: Any) -> list[tuple[Any, Any]]:
-    """The outputs one by one: the items of tuples of one length that are not None on both sides."""
-    if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
-        pairs = zip(old, new, strict=True)
-        return [pair for pair in pairs if pair != (None, None)] if len(old) > 1 else [(old, new)]
-    return [(old, new)]
+        tally.add(old, new, self.factor, self.base, where)
 
 
 def judge(tallies: dict[str, Tally]) -> tuple[str, str | None]:

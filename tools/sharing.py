@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from normport.codemods.analyze import Foreign, Options
-from normport.codemods.model import EditResult, Site
+from normport.codemods.model import Site
 from normport.tools.crossfile import Definition, Importer, NotFollowedError, importers, shown
 from normport.tools.discover import PythonFile
 from normport.tools.findings import FileResult, Safety
@@ -19,32 +20,33 @@ from normport.tools.outside import Target, has_word
 IMPORTED, NOT_CONSTRUCTED, INCOMPLETE = "NP220", "NP219", "NP226"
 
 
-@dataclass
-class Source:
+class Source(Protocol):
     """One file with norms in it, as it is being decided about."""
 
     file: PythonFile
     data: bytes
     sites: tuple[Site, ...]
     options: Options
-    edited: dict[tuple[int, ...], EditResult] = field(default_factory=dict)
 
-    @property
-    def convertible(self) -> bool:
-        return any(site.verdict == "convert" for site in self.sites)
+
+S = TypeVar("S", bound=Source)
 
 
 def share(
-    sources: Sequence[Source], files: Sequence[PythonFile], decide: Callable[[Source], None]
-) -> list[Source]:
+    sources: Sequence[S],
+    files: Sequence[PythonFile],
+    make: Callable[[PythonFile, bytes, Options], S],
+    decide: Callable[[S], None],
+) -> list[S]:
     """Decide again about the classes that other files construct, with these files.
 
+    make: a source without sites. decide: finds its sites by its options.
     Returns the files that were decided about again, some of which may not be in ``sources``.
     """
     given = {file.path.resolve(): file for file in files}
     neighbours = _Neighbours(given)
     known = {source.file.path.resolve(): source for source in sources}
-    changed: dict[Path, Source] = {}
+    changed: dict[Path, S] = {}
     for source in sources:
         codes = {site.norm: site.code for site in source.sites}
         for name in [n for n, code in codes.items() if code in (IMPORTED, NOT_CONSTRUCTED)]:
@@ -63,7 +65,7 @@ def share(
             for user in users:
                 other = known.get(user.path)
                 if other is None:
-                    other = Source(given[user.path], user.source, (), _plain(source.options))
+                    other = make(given[user.path], user.source, _plain(source.options))
                     known[user.path] = other
                 _include(other, foreign={user.local: Foreign(source.data, name, word)})
                 changed[user.path] = other
