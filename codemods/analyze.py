@@ -15,8 +15,15 @@ from io import BytesIO
 from normport.codemods.classes import ClassReader
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
-from normport.codemods.planning import annotation_edits, is_replaced, merged_edits, with_word
+from normport.codemods.planning import (
+    all_or_none,
+    annotation_edits,
+    is_replaced,
+    merged_edits,
+    with_word,
+)
 from normport.codemods.registry import LAYERNORM
+from normport.codemods.subclasses import inherited
 from normport.codemods.uses import class_uses
 
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
@@ -24,6 +31,8 @@ _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "Ge
 # parsed: parsing is nearly all that a scan costs.
 _ROOT_HINT = re.compile(r"sqrt|-\s*0\.5|rms_norm\s*\(")
 _MEAN_HINT = re.compile(r"\bmean\s*\(|\bsum\s*\(|rms_norm\s*\(")
+# A standard layer is imported by its name, or reached through its module.
+_SPELLED = (LAYERNORM.encode(), b"layernorm.RMSNorm", b"layernorm.GemmaRMSNorm")
 _WORD = re.compile(r"\w+")
 _ROOT_BYTES = re.compile(_ROOT_HINT.pattern.encode())
 _MEAN_BYTES = re.compile(_MEAN_HINT.pattern.encode())
@@ -74,7 +83,7 @@ class Options:
 
 def may_hold_norm(source: bytes) -> bool:
     """A look at the bytes: False means that parsing the file would find nothing."""
-    if LAYERNORM.encode() in source:
+    if any(spelled in source for spelled in _SPELLED):
         return True
     return bool(_ROOT_BYTES.search(source) and _MEAN_BYTES.search(source))
 
@@ -111,13 +120,22 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
         sites += [with_word(site, foreign.together) for site in reader.sites()]
     if _takes_root_of_mean(module.text):
         for name, node in module.classes.items():
-            if _may_be_norm(module, node):
+            own, adds = inherited(module, node) or (node, False)
+            if _may_be_norm(module, own):
                 outside = name in chosen.outside_uses
                 reader = ClassReader(
-                    module, node, chosen.unsafe, chosen.dims, outside, hidden=chosen.outside_uses
+                    module,
+                    own,
+                    chosen.unsafe,
+                    chosen.dims,
+                    outside,
+                    name=name,
+                    hidden=chosen.outside_uses,
+                    adds=adds,
                 )
                 sites += reader.sites()
     sites = [with_word(site, chosen.shared.get(site.norm)) for site in sites]
+    sites = all_or_none(sites)
     sites += _done(module)
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
 

@@ -13,12 +13,15 @@ from normport.codemods.construction import Constructed, check_arguments, constru
 from normport.codemods.holders import bindings
 from normport.codemods.model import Computes, Edit, Site
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.outcomes import Outcome
+from normport.codemods.planning import with_word
 from normport.codemods.reading import NormReader
 from normport.codemods.recognise import NotStandard, Recognised
 from normport.codemods.registry import NormSite, Target, conversion
 from normport.codemods.renaming import renamed
 from normport.codemods.selection import Choice, follow, stand_in
 from normport.codemods.sizes import SizeInference
+from normport.codemods.subclasses import inherited
 from normport.codemods.uses import (
     Binding,
     attribute_calls,
@@ -30,6 +33,9 @@ from normport.codemods.uses import (
     objection,
 )
 from normport.codemods.values import Const, Source, Value
+
+CHOICE = "choice in line"
+"""How the word begins that the constructions of one chosen class have in common."""
 
 
 class ClassReader:
@@ -50,6 +56,7 @@ class ClassReader:
         name: str | None = None,
         home: ModuleInfo | None = None,
         hidden: Collection[str] = (),
+        adds: bool = False,
     ) -> None:
         self.module = module
         self.home = home or module
@@ -58,7 +65,7 @@ class ClassReader:
         self.unsafe = unsafe
         self.dims = dims
         self.outside = outside
-        self.hidden = hidden
+        self.hidden, self.adds = hidden, adds
         self.uses = class_uses(module, self.name)
         self.chosen = self._follow()
         self.norm = NormReader(self.home, node)
@@ -74,7 +81,9 @@ class ClassReader:
             site = self._site(call)
             if site is not None:
                 found.append(site)
-        if not found and not self.uses.calls and self.home is self.module:
+        found = [self._agreeing(site, found) for site in found]
+        derived = any(inherited(self.module, node) for node in self.uses.bases)
+        if not found and not self.uses.calls and self.home is self.module and not derived:
             site = self._never_constructed()
             return [] if site is None else [site]
         return found
@@ -89,6 +98,16 @@ class ClassReader:
             found |= dict.fromkeys(choice.calls, choice)
         self.uses.others.clear()
         return found
+
+    def _agreeing(self, site: Site, sites: Sequence[Site]) -> Site:
+        """The site, refused when another one wants something else in place of the same choice."""
+        kin = [s for s in sites if s.verdict == "convert" and set(s.together) & set(site.together)]
+        if site.verdict == "refuse" or len({(s.edits[0], *s.imports) for s in kin}) == 1:
+            return site
+        if not any(word.startswith(CHOICE) for word in site.together):
+            return site
+        why = "it is chosen once and constructed in ways that need different layers"
+        return site.refused("NP225", f"{self.name}: {why}; choose it apart for each.")
 
     def _site(self, call: ast.Call) -> Site | None:
         bounds = bindings(self.module, call, self.hidden)
@@ -106,11 +125,24 @@ class ClassReader:
             target=None,
             reason=None,
         )
+        choice = self.chosen.get(call)
+        if choice is not None:
+            site = with_word(site, f"{CHOICE} {choice.name.lineno}, {choice.name.col_offset}")
         try:
-            return self._convert(call, bounds, site)
+            found = self._convert(call, bounds, site)
+            if found is None and choice is not None:
+                raise Refused("NP210", "what it computes with these arguments is not followed")
+            return found
         except Refused as refused:
             reason = f"{self.name}: {refused.why}."
-            return replace(site, code=refused.code, computes=refused.computes, reason=reason)
+            words = tuple(f"{bound.owner.name}.{bound.attribute}" for bound in bounds)
+            return replace(
+                site,
+                code=refused.code,
+                computes=refused.computes,
+                reason=reason,
+                together=(*site.together, *words),
+            )
 
     def _never_constructed(self) -> Site | None:
         read = self.norm.blind()
@@ -137,6 +169,11 @@ class ClassReader:
         )
 
     def _convert(self, call: ast.Call, bounds: Sequence[Binding], site: Site) -> Site | None:
+        if self.adds:
+            blind = self.norm.blind()
+            read = blind.read if isinstance(blind, Outcome) else blind
+            why = f"it inherits from {self.node.name} and adds to it"
+            raise Refused("NP211", why, read.computes if read is not None else None)
         choice = self.chosen.get(call)
         more = choice.partial.keywords if choice is not None and choice.partial else ()
         built = construct(self.module, self.home, self.norm.init, call, more)
@@ -187,7 +224,6 @@ class ClassReader:
         if choice is not None:
             new, imports = stand_in(self.module, choice, call, target, computes)
             edit = self._edit(choice.replaced, new)
-            words.append(f"choice in line {choice.name.lineno}, {choice.name.col_offset}")
         annotations = [one for bound in bounds for one in self._annotations(bound, target)]
         return replace(
             site,
@@ -199,7 +235,7 @@ class ClassReader:
             edits=(edit, *annotations, *call_edits),
             imports=imports,
             proof=proof,
-            together=tuple(dict.fromkeys(words)),
+            together=(*site.together, *dict.fromkeys(words)),
             rewrites_calls=bool(call_edits),
         )
 

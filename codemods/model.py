@@ -6,7 +6,7 @@ from 1, columns in code points, as editors show them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 WeightKind = Literal["none", "scale", "offset"]
@@ -131,6 +131,19 @@ class Site:
     together: tuple[str, ...] = ()
     also: tuple[tuple[str, str], ...] = ()
     rewrites_calls: bool = False
+
+    def refused(self, code: str, reason: str) -> Site:
+        """The same site, refused after all."""
+        return replace(
+            self,
+            code=code,
+            verdict="refuse",
+            target=None,
+            reason=reason,
+            edits=(),
+            imports={},
+            proof=None,
+        )
 
     @property
     def layers(self) -> tuple[str, ...]:

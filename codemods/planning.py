@@ -71,3 +71,22 @@ def is_replaced(module: ModuleInfo, node: ast.AST, sites: Sequence[Site]) -> boo
         return False
     place = Edit(node.lineno, module.column(node), module.segment(node), "")
     return any(_covers(edit, place) for site in sites for edit in site.edits)
+
+
+def all_or_none(sites: Sequence[Site]) -> list[Site]:
+    """The sites of a file, each refused that goes together with one that is."""
+    found = list(sites)
+    while True:
+        why: dict[str, str] = {}
+        for site in found:
+            reason = (site.reason or "").removeprefix(f"{site.norm}: ").rstrip(".")
+            for word in site.together if site.verdict == "refuse" else ():
+                why.setdefault(word, f"its construction in line {site.line} is refused: {reason}")
+        changed = False
+        for number, site in enumerate(found):
+            words = [word for word in site.together if word in why]
+            if site.verdict == "convert" and words:
+                found[number] = site.refused("NP226", f"{site.norm}: {why[words[0]]}.")
+                changed = True
+        if not changed:
+            return found

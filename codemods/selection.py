@@ -107,13 +107,14 @@ def stand_in(
     wanted = ast.parse(target.text, mode="eval").body
     assert isinstance(wanted, ast.Call)
     size = ast.unparse(wanted.args[0])
-    words = {keyword.arg: ast.unparse(keyword.value) for keyword in wanted.keywords}
+    words = {k.arg: ast.get_source_segment(target.text, k.value) or "" for k in wanted.keywords}
     given: dict[str | None, str] = {}
     for position, argument in enumerate(call.args):
         given[("hidden_size", "eps")[position] if position < 2 else None] = ast.unparse(argument)
     for keyword in call.keywords:
         given[keyword.arg] = ast.unparse(keyword.value)
-    bound = {k.arg: ast.unparse(k.value) for k in choice.partial.keywords} if choice.partial else {}
+    kept = choice.partial.keywords if choice.partial else []
+    bound = {k.arg: module.segment(k.value) for k in kept}
     unknown = (set(given) | set(bound)) - {"hidden_size", "eps"}
     if unknown or {**bound, **given}.get("hidden_size") != size:
         raise Refused("NP225", _unlike(call), computes)
@@ -137,11 +138,11 @@ def stand_in(
 
 
 def _normal(text: str) -> str:
-    """One spelling for each number."""
+    """One spelling for each expression, and each number."""
     try:
         return repr(float(re.sub("_", "", text)))
     except ValueError:
-        return text
+        return ast.unparse(ast.parse(text, mode="eval"))
 
 
 def _unlike(call: ast.Call) -> str:

@@ -146,21 +146,8 @@ def unless_called(
             continue
         if has_word(data, site.attribute) and has_word(data, site.owner or ""):
             why = f"its calls change, and {shown(path, roots)} may hold another one"
-            return _refused(site, "NP208", f"{site.norm}: {why}.")
+            return site.refused("NP208", f"{site.norm}: {why}.")
     return site
-
-
-def _refused(site: Site, code: str, reason: str) -> Site:
-    return replace(
-        site,
-        code=code,
-        verdict="refuse",
-        target=None,
-        reason=reason,
-        edits=(),
-        imports={},
-        proof=None,
-    )
 
 
 def refuse_incomplete(sources: Sequence[Source]) -> None:
@@ -171,7 +158,7 @@ def refuse_incomplete(sources: Sequence[Source]) -> None:
             return
         for source, found in zip(sources, spoiled, strict=True):
             source.sites = tuple(
-                _refused(site, INCOMPLETE, found[n]) if n in found else site
+                site.refused(INCOMPLETE, found[n]) if n in found else site
                 for n, site in enumerate(source.sites)
             )
 
