@@ -210,13 +210,16 @@ def complete(
 def _spoiled(sources: Sequence[Source], bad: Sequence[Mapping[int, str]]) -> list[dict[int, str]]:
     """The sites that are not bad and go together with one that is, with the reason."""
     why: dict[str, str] = {}
-    for source, found in zip(sources, bad, strict=True):
-        for n in found:
-            site = source.sites[n]
-            text = f"its construction in line {site.line} of {source.file.relative} is refused"
-            for word in site.together:
-                reason = found[n].removeprefix(f"{site.norm}: ").rstrip(".")
-                why.setdefault(word, f"{text}: {reason}")
+    reasons = [
+        (source, source.sites[n], found[n])
+        for source, found in zip(sources, bad, strict=True)
+        for n in found
+    ]
+    # What is itself refused for another one's sake explains nothing.
+    for source, site, reason in sorted(reasons, key=lambda item: item[1].code == INCOMPLETE):
+        text = f"its construction in line {site.line} of {source.file.relative} is refused"
+        for word in site.together:
+            why.setdefault(word, f"{text}: {reason.removeprefix(f'{site.norm}: ').rstrip('.')}")
     return [
         {
             n: f"{site.norm}: {why[words[0]]}."
