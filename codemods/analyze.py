@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 
+from normport.codemods.class_uses import class_uses
 from normport.codemods.classes import ClassReader
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
@@ -24,7 +25,6 @@ from normport.codemods.planning import (
 )
 from normport.codemods.registry import LAYERNORM
 from normport.codemods.subclasses import inherited
-from normport.codemods.uses import class_uses
 
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
 # RMS normalisation takes a root of a mean, or calls a function that does. Other files are not

@@ -9,6 +9,7 @@ from dataclasses import replace
 from normport.codemods.calls import CallChange, CallReader, merged
 from normport.codemods.cases import proof_case
 from normport.codemods.checks import Refused, check_class, check_dtypes
+from normport.codemods.class_uses import class_objection, class_uses
 from normport.codemods.construction import Constructed, check_arguments, construct
 from normport.codemods.holders import bindings
 from normport.codemods.model import Computes, Edit, Site
@@ -27,8 +28,6 @@ from normport.codemods.uses import (
     attribute_calls,
     binding,
     called_elsewhere,
-    class_objection,
-    class_uses,
     holds_only,
     objection,
 )
