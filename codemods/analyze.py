@@ -12,13 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 
+from normport.codemods.class_uses import class_uses
 from normport.codemods.classes import ClassReader
 from normport.codemods.hints import Hint
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
+from normport.codemods.planning import (
+    all_or_none,
+    annotation_edits,
+    is_replaced,
+    merged_edits,
+    with_word,
+)
 from normport.codemods.registry import LAYERNORM
 from normport.codemods.standard import constructions
-from normport.codemods.uses import class_uses
+from normport.codemods.subclasses import inherited
 
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
 # RMS normalisation takes a root of a mean, or calls a function that does. Other files are not
@@ -27,7 +35,21 @@ _ROOT_HINT = Hint({"sqrt": "", "0.5": r"-\s*0\.5", "rms_norm": r"rms_norm\s*\("}
 _MEAN_HINT = Hint(
     {"mean": r"mean(?<=\bmean)\s*\(", "sum": r"sum(?<=\bsum)\s*\(", "rms_norm": r"rms_norm\s*\("}
 )
+# A standard layer is imported by its name, or reached through its module.
+_SPELLED = (LAYERNORM.encode(), b"layernorm.RMSNorm", b"layernorm.GemmaRMSNorm")
 _WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A norm class that another file defines and this one imports.
+
+    source: of the other file. name: of the class there. together: see ``Site``.
+    """
+
+    source: bytes
+    name: str
+    together: str
 
 
 @dataclass(frozen=True)
@@ -37,6 +59,8 @@ class Options:
     unsafe: prefer the variant that is equal within a bound (plain RMSNorm for NP103).
     dims: ``CLASS.attribute`` -> source text of the size there, for weightless norms.
     outside_uses: names of this file that other files import.
+    foreign: norm classes of other files, by the names under which this file imports them.
+    shared: classes of this file that others construct, with the ``together`` of all their sites.
 
     Raises ValueError for a ``dims`` entry that is not ``CLASS.attribute`` = an expression.
     """
@@ -44,6 +68,8 @@ class Options:
     unsafe: bool = False
     dims: Mapping[str, str] = field(default_factory=dict)
     outside_uses: frozenset[str] = frozenset()
+    foreign: Mapping[str, Foreign] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, text in self.dims.items():
@@ -59,7 +85,7 @@ class Options:
 
 def may_hold_norm(source: bytes) -> bool:
     """A look at the bytes: False means that parsing the file would find nothing."""
-    if LAYERNORM.encode() in source:
+    if any(spelled in source for spelled in _SPELLED):
         return True
     return _takes_root_of_mean(source)
 
@@ -84,17 +110,38 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
     source: the file's bytes. path: its name, for nothing but messages.
     Raises SyntaxError or UnicodeDecodeError when Python cannot read the file.
     """
-    if not may_hold_norm(source):
+    chosen = options or Options()
+    if not may_hold_norm(source) and not chosen.foreign:
         return ()
     module = read_module(decode(source))
-    chosen = options or Options()
     sites: list[Site] = []
+    for local, foreign in chosen.foreign.items():
+        home = read_module(decode(foreign.source))
+        node = home.classes[foreign.name]
+        reader = ClassReader(module, node, chosen.unsafe, chosen.dims, False, local, home)
+        sites += [with_word(site, foreign.together) for site in reader.sites()]
     if _takes_root_of_mean(module.text):
         for name, node in module.classes.items():
-            if _may_be_norm(module, node):
+            own, adds = inherited(module, node) or (node, False)
+            if _may_be_norm(module, own):
                 outside = name in chosen.outside_uses
-                reader = ClassReader(module, node, chosen.unsafe, chosen.dims, outside)
+                reader = ClassReader(
+                    module,
+                    own,
+                    chosen.unsafe,
+                    chosen.dims,
+                    outside,
+                    name=name,
+                    hidden=chosen.outside_uses,
+                    adds=adds,
+                )
                 sites += reader.sites()
+    sites = [
+        # A class that its own file does not construct stands in nobody's way.
+        site if site.code == "NP219" else with_word(site, chosen.shared.get(site.norm))
+        for site in sites
+    ]
+    sites = all_or_none(sites)
     sites += _done(module)
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
 
@@ -123,22 +170,31 @@ def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
 
 def _done(module: ModuleInfo) -> list[Site]:
     """Constructions of the standard layers themselves."""
-    if LAYERNORM not in module.text:
+    if "layernorm" not in module.text:
         return []
-    return [
-        Site(
-            line=call.lineno,
-            column=module.column(call),
-            code="NP100",
-            norm=norm,
-            attribute=None,
-            computes=None,
-            verdict="done",
-            target=None,
-            reason=None,
-        )
-        for call, norm in constructions(module, _STANDARD)
-    ]
+    found = [_standard(module, call, norm) for call, norm in constructions(module, _STANDARD)]
+    for full, layer in _STANDARD.items():
+        for attribute in module.attributes.get(layer, []):
+            call = module.parents[attribute]
+            behind = isinstance(call, ast.Call) and call.func is attribute
+            if behind and module.qualified(attribute) == full:
+                found.append(_standard(module, call, layer))
+    return found
+
+
+def _standard(module: ModuleInfo, call: ast.AST, norm: str) -> Site:
+    assert isinstance(call, ast.Call)
+    return Site(
+        line=call.lineno,
+        column=module.column(call),
+        code="NP100",
+        norm=norm,
+        attribute=None,
+        computes=None,
+        verdict="done",
+        target=None,
+        reason=None,
+    )
 
 
 def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -> FilePlan:
@@ -155,13 +211,22 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
             imports[name] = tuple(sorted({*imports.get(name, ()), *names}))
     edited = {(site.line, site.column) for site in chosen}
     dead: list[str] = []
+    dropped: list[str] = []
+    annotations: list[Edit] = []
     for name in sorted({site.norm for site in chosen}):
         uses = class_uses(module, name)
         calls = {(call.lineno, module.column(call)) for call in uses.calls}
-        if calls <= edited and not (uses.bases or uses.checks or uses.others):
-            dead += [name, *_helpers(module, name)]
+        others = any(not is_replaced(module, node, chosen) for node in uses.others)
+        if calls <= edited and not (uses.bases or uses.checks or others):
+            if name in module.classes:
+                dead += [name, *_helpers(module, name)]
+            else:
+                dropped.append(name)
+            layers = {layer for site in chosen if site.norm == name for layer in site.layers}
+            if name not in outside:
+                annotations += annotation_edits(module, name, layers)
     names = tuple(dict.fromkeys(name for name in dead if name not in outside))
-    return FilePlan(edits=_merged(chosen), imports=imports, dead=names)
+    return FilePlan(merged_edits(chosen, annotations), imports, names, tuple(dropped))
 
 
 def _helpers(module: ModuleInfo, name: str) -> list[str]:
@@ -176,12 +241,3 @@ def _helpers(module: ModuleInfo, name: str) -> list[str]:
                     found.append(part.id)
                     queue.append(helper)
     return found
-
-
-def _merged(sites: Sequence[Site]) -> tuple[Edit, ...]:
-    """All edits in order; an expression that two sites want to read differently is left."""
-    by_place: dict[tuple[int, int], set[Edit]] = {}
-    for site in sites:
-        for edit in site.edits:
-            by_place.setdefault((edit.line, edit.column), set()).add(edit)
-    return tuple(edits.pop() for _, edits in sorted(by_place.items()) if len(edits) == 1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.uses import (
     Binding,
-    ClassUses,
     cast_input,
-    class_objection,
     module_cast,
 )
 from normport.codemods.values import Const, Source, Unknown, Weight
@@ -44,39 +43,27 @@ def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None
             raise Refused("NP222", why, computes)
 
 
-def check_arguments(module: ModuleInfo, call: ast.Call, target: str, computes: Computes) -> None:
-    """Every argument that may do something is evaluated once, as before."""
-    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-        acts = [n for n in ast.walk(argument) if isinstance(n, ast.Call | ast.NamedExpr)]
-        acts = [n for n in acts if not _only_looks(n)]
-        text = module.segment(argument)
-        if acts and target.count(text) != 1:
-            why = f"its argument `{text}` would not be evaluated once as it is now"
-            raise Refused("NP215", why, computes)
-
-
 def check_class(
-    module: ModuleInfo,
+    home: ModuleInfo,
     node: ast.ClassDef,
-    uses: ClassUses,
     reached: set[str],
     computes: Computes,
+    modules: Collection[ModuleInfo],
 ) -> None:
-    """Whether the class is a plain module whose name means it everywhere.
+    """Whether the class is a plain module.
 
-    reached: its methods that the constructor or forward calls.
+    home: the file that defines it. reached: its methods that the constructor or forward calls.
+    modules: the files whose uses of its methods count.
     """
     if node.decorator_list:
         text = ast.unparse(node.decorator_list[0])
         raise Refused("NP211", f"it is decorated with @{text}", computes)
-    bases = [module.qualified(base) for base in node.bases]
+    bases = [home.qualified(base) for base in node.bases]
     if bases != ["torch.nn.Module"] or node.keywords:
         text = ", ".join(ast.unparse(base) for base in node.bases) or "nothing"
         raise Refused("NP211", f"it inherits from {text}, not from nn.Module alone", computes)
-    found = class_objection(module, node, uses)
-    if found is not None:
-        raise Refused(found.code, found.why, computes)
-    _check_body(module, node, reached, computes)
+    for module in modules:
+        _check_body(module, node, reached, computes)
 
 
 def _check_body(
@@ -109,15 +96,6 @@ def _check_body(
         if statement.decorator_list and name in ("__init__", "forward"):
             text = ast.unparse(statement.decorator_list[0])
             raise Refused("NP211", f"its {name} is decorated with @{text}", computes)
-
-
-def _only_looks(node: ast.AST) -> bool:
-    """``getattr(config, "x", 1)`` and conversions: calls that only give a value."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("getattr", "int", "float", "len", "max", "min", "bool")
-    )
 
 
 def weight_objection(weight: Weight, names: set[str], computes: Computes) -> tuple[str, str] | None:

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from normport.codemods.checks import (
-    Refused,
-    check_arguments,
-    check_class,
-    check_dtypes,
-    weight_objection,
-)
-from normport.codemods.evaluate import Evaluator
-from normport.codemods.expressions import bind_values
+from normport.codemods.calls import CallChange, CallReader, merged
+from normport.codemods.cases import proof_case
+from normport.codemods.checks import Refused, check_class, check_dtypes
+from normport.codemods.class_uses import class_objection, class_uses
+from normport.codemods.construction import Constructed, check_arguments, construct
 from normport.codemods.forms import input_forms
-from normport.codemods.model import Edit, ProofCase, Site
+from normport.codemods.holders import bindings
+from normport.codemods.model import Computes, Edit, Site
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.recognise import NotStandard, Recognised, recognise
+from normport.codemods.outcomes import Outcome
+from normport.codemods.planning import with_word
+from normport.codemods.reading import NormReader
+from normport.codemods.recognise import NotStandard, Recognised
 from normport.codemods.registry import NormSite, Target, conversion
+from normport.codemods.renaming import renamed
+from normport.codemods.selection import Choice, follow, stand_in
 from normport.codemods.sizes import SizeInference
-from normport.codemods.standalone import NotStandalone, standalone
+from normport.codemods.subclasses import inherited
 from normport.codemods.uses import (
     Binding,
+    attribute_calls,
     binding,
     called_elsewhere,
-    class_uses,
+    holds_only,
     objection,
-    site_calls,
 )
-from normport.codemods.values import Const, Source, Unknown, Value, Weight
+from normport.codemods.values import Const, Source, Value
+
+CHOICE = "choice in line"
+"""How the word begins that the constructions of one chosen class have in common."""
 
 
 class ClassReader:
     """Reads one class and its uses.
 
     module: the file. node: the class. unsafe, dims: see ``analyze.Options``.
-    outside: other files import the class.
+    outside: other files import the class. name: what the file calls it, where that is another name.
+    home: the file that defines it, where that is another one.
     """
 
     def __init__(
@@ -47,149 +53,180 @@ class ClassReader:
         unsafe: bool,
         dims: Mapping[str, str],
         outside: bool,
+        name: str | None = None,
+        home: ModuleInfo | None = None,
+        hidden: Collection[str] = (),
+        adds: bool = False,
     ) -> None:
         self.module = module
+        self.home = home or module
         self.node = node
+        self.name = name or node.name
         self.unsafe = unsafe
         self.dims = dims
         self.outside = outside
-        self.uses = class_uses(module, node.name)
-        self._reached: set[str] = set()
+        self.hidden, self.adds = hidden, adds
+        self.uses = class_uses(module, self.name)
+        self.chosen = self._follow()
+        self.norm = NormReader(self.home, node)
+        self._modules = [module] if self.home is module else [module, self.home]
 
     def sites(self) -> list[Site]:
         """A site for each construction; one at the class when there is none; none at all when
         the class does not normalise."""
-        for name in ("__init__", "forward"):
-            method = self._method(name)
-            if method is not None and (method.args.posonlyargs or not method.args.args):
-                return []
-        if self._blind() is None:
+        if self.norm.is_unusual or self.norm.blind() is None:
             return []
         found: list[Site] = []
-        for call in self.uses.calls:
+        for call in (*self.uses.calls, *self.chosen):
             site = self._site(call)
             if site is not None:
                 found.append(site)
-        if not self.uses.calls:
+        found = [self._agreeing(site, found) for site in found]
+        derived = any(inherited(self.module, node) for node in self.uses.bases)
+        if not found and not self.uses.calls and self.home is self.module and not derived:
             site = self._never_constructed()
             return [] if site is None else [site]
         return found
 
+    def _follow(self) -> dict[ast.Call, Choice]:
+        """The constructions of the class where it is chosen as a value, while all are seen."""
+        found: dict[ast.Call, Choice] = {}
+        for node in self.uses.others:
+            choice = follow(self.module, node, self.hidden) if isinstance(node, ast.Name) else None
+            if choice is None or any(call in found for call in choice.calls):
+                return {}
+            found |= dict.fromkeys(choice.calls, choice)
+        self.uses.others.clear()
+        return found
+
+    def _agreeing(self, site: Site, sites: Sequence[Site]) -> Site:
+        """The site, refused when another one wants something else in place of the same choice."""
+        kin = [s for s in sites if s.verdict == "convert" and set(s.together) & set(site.together)]
+        if site.verdict == "refuse" or len({(s.edits[0], *s.imports) for s in kin}) == 1:
+            return site
+        if not any(word.startswith(CHOICE) for word in site.together):
+            return site
+        why = "it is chosen once and constructed in ways that need different layers"
+        return site.refused("NP225", f"{self.name}: {why}; choose it apart for each.")
+
     def _site(self, call: ast.Call) -> Site | None:
-        bound = binding(self.module, call)
+        bounds = bindings(self.module, call, self.hidden)
+        bound = bounds[0] if bounds else None
         site = Site(
             line=call.lineno,
             column=self.module.column(call),
             code="NP210",
-            norm=self.node.name,
+            norm=self.name,
             attribute=bound.attribute if bound else None,
             owner=bound.owner.name if bound else None,
+            also=tuple((b.owner.name, b.attribute) for b in bounds[1:]),
             computes=None,
             verdict="refuse",
             target=None,
             reason=None,
         )
+        choice = self.chosen.get(call)
+        if choice is not None:
+            site = with_word(site, f"{CHOICE} {choice.name.lineno}, {choice.name.col_offset}")
         try:
-            return self._convert(call, bound, site)
+            found = self._convert(call, bounds, site)
+            if found is None and choice is not None:
+                raise Refused("NP210", "what it computes with these arguments is not followed")
+            return found
         except Refused as refused:
-            reason = f"{self.node.name}: {refused.why}."
-            return replace(site, code=refused.code, computes=refused.computes, reason=reason)
-
-    def _blind(self) -> Recognised | NotStandard | None:
-        """What the class computes with nothing known of its arguments; None: no norm at all.
-
-        Two readings, because a flag that is not known hides what depends on it: with every
-        argument unknown, and with the defaults.
-        """
-        init = self._init()
-        names = [a.arg for a in (*init.args.args[1:], *init.args.kwonlyargs)] if init else []
-        unknown: dict[str, Value] = {name: Source(name, name) for name in names}
-        defaults = dict(unknown)
-        if init is not None:
-            pairs = zip(reversed(init.args.args), reversed(init.args.defaults), strict=False)
-            defaults |= {
-                a.arg: value for a, node in pairs if (value := self._default(node)) != Const(None)
-            }
-        return self._read(unknown) or self._read(defaults)
+            reason = f"{self.name}: {refused.why}."
+            words = tuple(f"{bound.owner.name}.{bound.attribute}" for bound in bounds)
+            return replace(
+                site,
+                code=refused.code,
+                computes=refused.computes,
+                reason=reason,
+                together=(*site.together, *words),
+            )
 
     def _never_constructed(self) -> Site | None:
-        read = self._blind()
+        read = self.norm.blind()
         if read is None:
             return None
         code, why = "NP219", "nothing in this file constructs it"
+        computes = read.computes if isinstance(read, NotStandard) else read.read.computes
         if isinstance(read, NotStandard) and read.code != "NP210":
             code, why = read.code, read.why
+        elif self.uses.others:
+            line = getattr(self.uses.others[0], "lineno", 0)
+            why = f"it is chosen or passed on as a value in line {line}; construct it by its name"
+            code = "NP225"
         return Site(
             line=self.node.lineno,
             column=self.module.column(self.node),
             code=code,
-            norm=self.node.name,
+            norm=self.name,
             attribute=None,
-            computes=read.computes,
+            computes=computes,
             verdict="refuse",
             target=None,
-            reason=f"{self.node.name}: {why}.",
+            reason=f"{self.name}: {why}.",
         )
 
-    def _read(self, arguments: Mapping[str, Value]) -> Recognised | NotStandard | None:
-        """What an instance built with ``arguments`` computes, checked down to its parameters."""
-        evaluator = Evaluator(self.module, self.node)
-        instance = evaluator.construct(arguments)
-        read = recognise(evaluator.forward())
-        self._reached |= evaluator.reached
-        if not isinstance(read, Recognised):
-            return read
-        if instance.notes:
-            note = instance.notes[0]
-            return NotStandard("NP212", f"it also has {note}", read.computes)
-        parameters = {
-            name: value for name, value in instance.attributes.items() if isinstance(value, Weight)
-        }
-        extra = [name for name, value in parameters.items() if value != read.weight]
-        if extra:
-            why = f"it has a parameter `{extra[0]}` that the standard layer lacks"
-            return NotStandard("NP206", why, read.computes)
-        if read.weight is not None:
-            found = weight_objection(read.weight, set(parameters), read.computes)
-            if found is not None:
-                return NotStandard(*found, read.computes)
-        return read
-
-    def _convert(self, call: ast.Call, bound: Binding | None, site: Site) -> Site | None:
-        arguments = self._bind(call)
-        read = self._read(arguments)
-        if read is None:
+    def _convert(self, call: ast.Call, bounds: Sequence[Binding], site: Site) -> Site | None:
+        if self.adds:
+            blind = self.norm.blind()
+            read = blind.read if isinstance(blind, Outcome) else blind
+            why = f"it inherits from {self.node.name} and adds to it"
+            raise Refused("NP211", why, read.computes if read is not None else None)
+        choice = self.chosen.get(call)
+        more = choice.partial.keywords if choice is not None and choice.partial else ()
+        built = construct(self.module, self.home, self.norm.init, call, more)
+        blind = self.norm.read(built.values)
+        if blind is None:
             return None
-        if isinstance(read, NotStandard):
-            raise Refused(read.code, read.why, read.computes)
+        changes: list[CallChange] = []
+        if isinstance(blind, NotStandard):
+            changes = self._calls_instead(built, bounds, blind)
+            read = changes[0].outcome.read
+        else:
+            read = blind.read
         computes = read.computes
         rule = conversion(computes)
         if rule is None or rule.target is None:
             raise Refused("NP213", f"it adds {computes.offset:g} to its weight", computes)
-        check_class(self.module, self.node, self.uses, self._reached, computes)
+        self._check_class(computes)
         if self.outside:
             why = "other files import it, so its uses are not all seen here"
             raise Refused("NP220", why, computes)
-        if bound is None:
+        if not bounds:
             why = "it is not stored in an attribute of self, so its calls are not seen"
             raise Refused("NP209", why, computes)
-        found = objection(self.module, bound)
-        if found is not None:
-            raise Refused(found.code, found.why, computes)
-        if bound.init.name != "__init__":
-            why = f"it is built in {bound.init.name}, where no vLLM config need be set"
-            raise Refused("NP222", why, computes)
-        check_dtypes(self.module, bound, computes)
-        size = self._size(read, bound, call, arguments)
+        for bound in bounds:
+            self._check_holder(bound, computes)
+        changes = changes or self._calls(built, bounds)
+        call_edits, forms = merged(changes) if changes else ((), ())
+        if changes and read != changes[0].outcome.read:
+            raise Refused("NP208", "its calls make it compute something else", computes)
+        if call_edits:
+            self._check_held(bounds, computes)
+        for bound in bounds:
+            check_dtypes(self.module, bound, computes)
+        if built.spread is not None:
+            why = f"its arguments come out of {built.spread}; write them out in the call"
+            raise Refused("NP215", why, computes)
+        size = self._size(read, bounds, call, built.values)
         target = rule.target(NormSite(computes, size, computes.eps or ""), self.unsafe)
         check_arguments(self.module, call, target.text, computes)
-        proof, why_not = self._proof(call, arguments, read, target, size)
-        if proof is not None:
-            forms = input_forms(self.module, site_calls(self.module, bound), self._input())
-            proof = replace(proof, forms=forms)
+        calls = [one for bound in bounds for one in attribute_calls(self.module, bound)]
+        forms = input_forms(self.module, calls, self._input(), forms)
+        proof, why_not = proof_case(
+            self.home, self.node, built.passed, built.values, read, target, size, forms
+        )
         reason = target.reason
         if why_not is not None:
-            reason = f"{self.node.name} cannot be run by itself: {why_not}."
+            reason = f"{self.name} cannot be run by itself: {why_not}."
+        edit, imports = self._edit(call, target.text), target.imports
+        words = [f"{b.owner.name}.{b.attribute}" for b in bounds] if call_edits else []
+        if choice is not None:
+            new, imports = stand_in(self.module, choice, call, target, computes)
+            edit = self._edit(choice.replaced, new)
+        annotations = [one for bound in bounds for one in self._annotations(bound, target)]
         return replace(
             site,
             code=rule.code,
@@ -197,97 +234,101 @@ class ClassReader:
             verdict="convert",
             target=target.text,
             reason=reason,
-            edits=(self._edit(call, target.text), *self._annotations(bound, target)),
-            imports=target.imports,
+            edits=(edit, *annotations, *call_edits),
+            imports=imports,
             proof=proof,
+            together=(*site.together, *dict.fromkeys(words)),
+            rewrites_calls=bool(call_edits),
         )
 
-    def _bind(self, call: ast.Call) -> dict[str, Value]:
-        """The constructor's parameters as this call fills them, defaults included."""
-        if any(isinstance(a, ast.Starred) for a in call.args) or any(
-            k.arg is None for k in call.keywords
-        ):
-            raise Refused("NP215", "its arguments are spread with * or **")
-        init = self._init()
-        if init is not None and (init.args.posonlyargs or not init.args.args):
-            raise Refused("NP215", "its constructor's parameters are unusual")
-        if init is None:
-            if call.args or call.keywords:
-                raise Refused("NP215", "it is called with arguments but has no constructor")
-            return {}
-        names = [p.arg for p in init.args.args[1:]]
-        positional = [
-            self._value(argument, name) for argument, name in zip(call.args, names, strict=False)
-        ]
-        keywords = {k.arg: self._value(k.value, k.arg) for k in call.keywords if k.arg}
-        if len(call.args) > len(names):
-            raise Refused("NP215", "its call does not fit its constructor")
-        parameters = ast.arguments(
-            posonlyargs=[],
-            args=init.args.args[1:],
-            vararg=init.args.vararg,
-            kwonlyargs=init.args.kwonlyargs,
-            kw_defaults=init.args.kw_defaults,
-            kwarg=init.args.kwarg,
-            defaults=init.args.defaults,
+    def _check_holder(self, bound: Binding, computes: Computes) -> None:
+        """What holds the norm is only called, and is built where a standard layer can be."""
+        found = objection(self.module, bound)
+        if found is not None:
+            raise Refused(found.code, found.why, computes)
+        if bound.init.name != "__init__":
+            why = f"it is built in {bound.init.name}, where no vLLM config need be set"
+            raise Refused("NP222", why, computes)
+
+    def _check_held(self, bounds: Sequence[Binding], computes: Computes) -> None:
+        """Where calls change, whatever is called there is to change with them."""
+        for bound in bounds:
+            if bound.kind == "attribute" and holds_only(self.module, bound, self.name):
+                continue
+            why = (
+                f"its calls would have to be rewritten, and self.{bound.attribute} may hold "
+                "something else than this norm"
+            )
+            raise Refused("NP208", why, computes)
+
+    def _check_class(self, computes: Computes) -> None:
+        check_class(self.home, self.node, self.norm.reached, computes, self._modules)
+        for name, module in ((self.name, self.module), (self.node.name, self.home)):
+            uses = self.uses if module is self.module else class_uses(module, name)
+            found = class_objection(module, name, uses)
+            if found is not None:
+                raise Refused(found.code, found.why, computes)
+
+    def _calls(self, built: Constructed, bounds: Sequence[Binding]) -> list[CallChange]:
+        """What each call of the norm becomes; raises Refused."""
+        forward = self.norm.method("forward")
+        assert forward is not None, "a class without one is no norm"
+        reader = CallReader(
+            self.module, forward, lambda given, words: self.norm.read(built.values, given, words)
         )
-        bound = bind_values(parameters, positional, keywords, self._default)
-        if bound is None:
-            raise Refused("NP215", "its call does not fit its constructor")
-        return bound
+        calls = [call for bound in bounds for call in attribute_calls(self.module, bound)]
+        return [reader.change(call) for call in calls]
 
     def _input(self) -> str:
         """The name of forward's input."""
-        forward = self._method("forward")
+        forward = self.norm.method("forward")
         names = [argument.arg for argument in forward.args.args] if forward is not None else []
         return names[1] if len(names) > 1 else "x"
 
-    def _init(self) -> ast.FunctionDef | None:
-        return self._method("__init__")
-
-    def _method(self, name: str) -> ast.FunctionDef | None:
-        for statement in reversed(self.node.body):
-            if isinstance(statement, ast.FunctionDef) and statement.name == name:
-                return statement
-        return None
-
-    def _value(self, node: ast.expr, param: str) -> Value:
-        try:
-            return Const(ast.literal_eval(node), param, self.module.segment(node))
-        except (ValueError, SyntaxError):
-            text = self.module.segment(node)
-            return Source(text if "\n" not in text else ast.unparse(node), param)
-
-    def _default(self, node: ast.expr) -> Value:
-        try:
-            return Const(ast.literal_eval(node), text=self.module.segment(node))
-        except (ValueError, SyntaxError):
-            name = node.id if isinstance(node, ast.Name) else ""
-            constant = self.module.constants.get(name)
-            if isinstance(constant, ast.Constant) and self.module.means_one_thing(name):
-                return Const(constant.value, text=self.module.segment(constant))
-            return Unknown(f"the default `{ast.unparse(node)}`")
+    def _calls_instead(
+        self, built: Constructed, bounds: Sequence[Binding], blind: NotStandard
+    ) -> list[CallChange]:
+        """The calls of a norm that takes or returns more than a standard layer, where each of
+        them can be said to one; else raises Refused for what the class is."""
+        changes: list[CallChange] = []
+        if blind.code == "NP216" and all(bound.kind == "attribute" for bound in bounds):
+            try:
+                changes = self._calls(built, bounds)
+            except Refused as refused:
+                if refused.code != "NP208":
+                    raise
+        if not changes:
+            raise Refused(blind.code, blind.why, blind.computes)
+        return changes
 
     def _size(
-        self, read: Recognised, bound: Binding, call: ast.Call, arguments: Mapping[str, Value]
+        self,
+        read: Recognised,
+        bounds: Sequence[Binding],
+        call: ast.Call,
+        arguments: Mapping[str, Value],
     ) -> str:
         if read.weight is not None:
             size = read.weight.shape[0]
             assert isinstance(size, Source | Const)
             return size.text or repr(getattr(size, "value", size))
+        bound = bounds[0]
         given = self.dims.get(f"{bound.owner.name}.{bound.attribute}")
         if given is not None:
             return given
         line = called_elsewhere(self.module, bound)
+        hint = f"give its size with --dim {bound.owner.name}.{bound.attribute}=EXPR"
         if line is not None:
             why = f"self.{bound.attribute} is also called outside of its class, in line {line}"
-            hint = f"{why}; give its size with --dim {bound.owner.name}.{bound.attribute}=EXPR"
-            raise Refused("NP207", hint, read.computes)
+            raise Refused("NP207", f"{why}; {hint}", read.computes)
+        if len(bounds) > 1 or bound.kind != "attribute" or binding(self.module, call) is None:
+            why = f"what flows into self.{bound.attribute} is not followed through what holds it"
+            raise Refused("NP207", f"{why}; {hint}", read.computes)
         inference = SizeInference(self.module, bound.owner, bound.init)
         inferred, why = inference.infer(bound.attribute, call)
         if inferred is None:
-            hint = f"{why}; give it with --dim {bound.owner.name}.{bound.attribute}=EXPR"
-            raise Refused("NP207", hint, read.computes)
+            hint = hint.replace("its size", "it")
+            raise Refused("NP207", f"{why}; {hint}", read.computes)
         return inferred
 
     def _edit(self, node: ast.expr, new: str) -> Edit:
@@ -299,52 +340,6 @@ class ClassReader:
         for node in ast.walk(bound.owner):
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Attribute):
                 continue
-            if node.target.attr != bound.attribute:
-                continue
-            for part in ast.walk(node.annotation):
-                if isinstance(part, ast.Name) and part.id == self.node.name:
-                    edits.append(self._edit(part, target.layer))
+            if node.target.attr == bound.attribute:
+                edits += renamed(self.module, ast.walk(node.annotation), self.name, target.layer)
         return edits
-
-    def _proof(
-        self,
-        call: ast.Call,
-        arguments: Mapping[str, Value],
-        read: Recognised,
-        target: Target,
-        size: str,
-    ) -> tuple[ProofCase | None, str | None]:
-        """How to run this construction beside its replacement, or why it cannot be run."""
-        try:
-            text = standalone(self.module, self.node.name)
-        except NotStandalone as problem:
-            return None, str(problem)
-        shape = read.weight.shape[0] if read.weight is not None else None
-        size_param = shape.param if isinstance(shape, Const | Source) else ""
-        if shape is not None and not size_param:
-            return None, "the size of its weight is written into its constructor"
-        eps = read.eps
-        passed: list[str] = []
-        given = [(None, a) for a in call.args] + [(k.arg, k.value) for k in call.keywords]
-        names = [p.arg for p in init.args.args[1:]] if (init := self._init()) else []
-        for position, (keyword, _) in enumerate(given):
-            param = keyword or names[position]
-            value = arguments[param]
-            if param == size_param or (isinstance(value, Source) and value.text == size):
-                word = "SIZE"
-            elif param == eps.param:
-                word = "EPS"
-            else:
-                word = repr(value.value) if isinstance(value, Const) else "None"
-            passed.append(f"{keyword}={word}" if keyword else word)
-        eps_value = eps.value if isinstance(eps, Const) else None
-        new = target.text.replace(f"({size}, ", "(SIZE, ", 1)
-        new = new.replace(f"eps={read.computes.eps}", "eps=EPS", 1)
-        case = ProofCase(
-            module=text,
-            old=f"{self.node.name}({', '.join(passed)})",
-            new=new,
-            weight=read.computes.weight,
-            eps=float(eps_value) if isinstance(eps_value, int | float) else None,
-        )
-        return case, None

@@ -95,7 +95,7 @@ def _apply(source: bytes, plan: FilePlan, line_length: int, keep: frozenset[str]
         and (top := statement_to_join(parsed, module, staying)) is not None
         and not parsed.source.lines[top.first].startswith("\f")
     }
-    unused = removable_aliases(parsed, left.imports)
+    unused = removable_aliases(parsed, left.imports, plan.dropped)
     for index, top in enumerate(parsed.top):
         add = [name for module, host in joined.items() if host is top for name in missing[module]]
         # LibCST does not count a form feed in an indent: its columns are short there.
@@ -113,6 +113,12 @@ def _apply(source: bytes, plan: FilePlan, line_length: int, keep: frozenset[str]
         removed += [(top.first, bound_name(alias)) for alias in dropped]
         if dropped or add:
             drafts.append(_import_draft(parsed, top, flat, line_length))
+    for name in plan.dropped:
+        if name not in {gone_name for _, gone_name in removed}:
+            raise RefusedEdit(
+                f"the import of {name!r}, which goes from its own file, cannot be taken out "
+                "without a loss; take it out by hand first."
+            )
     drafts += _edit_drafts(parsed, sites, set(gone), line_length)
     alone = {module: names for module, names in missing.items() if module not in joined}
 

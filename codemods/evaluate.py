@@ -65,29 +65,48 @@ class Evaluator(Expressions):
             self._run_function(init, env)
         return self.instance
 
-    def forward(self, positional: int = 1) -> Value:
-        """Run ``forward`` with ``positional`` tensors; the other parameters take defaults."""
+    def forward(
+        self,
+        positional: Sequence[Value] | None = None,
+        keywords: Mapping[str, Value] | None = None,
+    ) -> Value:
+        """Run ``forward`` on the arguments of a call; the other parameters take defaults.
+
+        Without arguments every parameter that has no default is a tensor.
+        """
         node = self.methods.get("forward")
         if node is None:
             return Unknown("it has no forward method")
         parameters = node.args.args[1:]
-        if node.args.vararg or positional > len(parameters):
-            return Unknown("its forward does not take the arguments it is called with")
-        env: dict[str, Value] = {node.args.args[0].arg: SelfRef()}
+        blind = positional is None and keywords is None
+        if positional is None:
+            positional = [Input("input", parameters[0].arg, 0)] if blind and parameters else ()
+        given = dict(zip([p.arg for p in parameters], positional, strict=False))
+        spread = {a.arg for a in (node.args.vararg, node.args.kwarg) if a is not None}
+        if len(positional) > len(parameters) and node.args.vararg is None:
+            return Unknown("its forward takes fewer arguments than the call passes")
+        names = {p.arg for p in (*parameters, *node.args.kwonlyargs)}
+        for name, value in (keywords or {}).items():
+            if name in given or (name not in names and node.args.kwarg is None):
+                return Unknown(f"its forward does not take `{name}` as the call passes it")
+            given[name] = value
+        env: dict[str, Value] = {node.args.args[0].arg: SelfRef(), **given}
+        env |= {name: Unknown(f"`{name}`, what else a call passes") for name in spread}
         defaults = dict(
             zip([p.arg for p in reversed(parameters)], reversed(node.args.defaults), strict=False)
         )
-        for position, parameter in enumerate(parameters):
-            if position < positional:
-                env[parameter.arg] = Input("input", parameter.arg, position)
-            elif parameter.arg in defaults:
-                env[parameter.arg] = self._eval(defaults[parameter.arg], {})
-            else:
-                return Unknown("its forward needs more arguments than the calls pass")
         for keyword, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-            if default is None:
-                return Unknown("its forward needs a keyword that the calls do not pass")
-            env[keyword.arg] = self._eval(default, {})
+            if default is not None:
+                defaults[keyword.arg] = default
+        for position, parameter in enumerate((*parameters, *node.args.kwonlyargs)):
+            if parameter.arg in env:
+                continue
+            if parameter.arg in defaults:
+                env[parameter.arg] = self._eval(defaults[parameter.arg], {})
+            elif blind:
+                env[parameter.arg] = Input("input", parameter.arg, position)
+            else:
+                return Unknown(f"its forward needs `{parameter.arg}`, which the call does not pass")
         self._running = True
         return self._run_function(node, env)
 

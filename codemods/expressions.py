@@ -111,7 +111,13 @@ class Expressions:
             if isinstance(constant, ast.Constant):
                 return Const(constant.value)
             return Unknown(f"the module constant `{name}`")
-        return Module(name) if name in _BUILTINS else Unknown(f"`{name}`")
+        if name in _BUILTINS:
+            return Module(name)
+        fallback = self.module.imported_with_fallback(name)
+        if fallback is not None:
+            self.instance.doubtful.append(name)
+            return Module(fallback)
+        return Unknown(f"`{name}`")
 
     def _attribute(self, node: ast.Attribute, env: dict[str, Value]) -> Value:
         owner = self._eval(node.value, env)

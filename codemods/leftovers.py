@@ -133,13 +133,16 @@ def _needed_only_by(
         result |= more
 
 
-def removable_aliases(parsed: Parsed, unused: frozenset[str]) -> dict[int, list[cst.ImportAlias]]:
+def removable_aliases(
+    parsed: Parsed, unused: frozenset[str], dropped: Iterable[str] = ()
+) -> dict[int, list[cst.ImportAlias]]:
     """Which aliases of which top-level import (by its index in ``parsed.top``) may go.
 
     An import may register or patch something, so only those of ``QUIET`` modules go, which
     have no effect that the rest of the file lacks; a relative import's module is not known.
     ``__future__`` imports, star imports, ``import x as x`` (a declared re-export), imports
     under a condition or ``try``, and names that something else binds too stay.
+    dropped: names that go whatever they are imported from.
     """
     found: dict[int, list[cst.ImportAlias]] = {}
     for index, top in enumerate(parsed.top):
@@ -150,7 +153,8 @@ def removable_aliases(parsed: Parsed, unused: frozenset[str]) -> dict[int, list[
             name = bound_name(alias)
             redundant = alias.evaluated_alias == alias.evaluated_name
             bindings = {id(item) for item in parsed.global_scope.assignments[name]}
-            if name in unused and _is_quiet(node, alias) and not redundant and len(bindings) == 1:
+            quiet = name in dropped or _is_quiet(node, alias)
+            if name in unused and quiet and not redundant and len(bindings) == 1:
                 found.setdefault(index, []).append(alias)
     return found
 

@@ -6,7 +6,7 @@ from 1, columns in code points, as editors show them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 WeightKind = Literal["none", "scale", "offset"]
@@ -110,7 +110,9 @@ class Site:
 
     ``attribute`` of ``owner``, a class, holds the norm. ``target`` is the new expression in one
     line. ``imports`` maps a module to the names that ``target`` needs from it; an empty tuple
-    means ``import module``.
+    means ``import module``. Sites that share a word of ``together`` are converted all or none.
+    also: further (owner, attribute) pairs that hold what is constructed here.
+    rewrites_calls: the calls of the norm change too, so a call in another file must not exist.
     """
 
     line: int
@@ -126,6 +128,29 @@ class Site:
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     proof: ProofCase | None = None
     owner: str | None = None
+    together: tuple[str, ...] = ()
+    also: tuple[tuple[str, str], ...] = ()
+    rewrites_calls: bool = False
+
+    def refused(self, code: str, reason: str) -> Site:
+        """The same site, refused after all."""
+        return replace(
+            self,
+            code=code,
+            verdict="refuse",
+            target=None,
+            reason=reason,
+            edits=(),
+            imports={},
+            proof=None,
+        )
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The standard layers among what it imports."""
+        return tuple(
+            name for names in self.imports.values() for name in names if name.endswith("RMSNorm")
+        )
 
 
 @dataclass(frozen=True)
@@ -135,11 +160,13 @@ class FilePlan:
     edits: the expressions to replace; they do not overlap.
     imports: module -> names to import from it (``()``: ``import module``).
     dead: module-level classes and functions that lose their last use with these edits.
+    dropped: names whose import must go, because what they name goes from its file.
     """
 
     edits: tuple[Edit, ...]
     imports: dict[str, tuple[str, ...]]
     dead: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,18 @@ class ModuleInfo:
             if len(full) == 1 and local not in self.bindings
         }
 
+    def imported_with_fallback(self, name: str) -> str | None:
+        """What ``name`` is where its import succeeds, for ``try: import x``, ``except: x = None``;
+        None for a name that is imported otherwise."""
+        full = self._imported.get(name, set())
+        tried = any(
+            isinstance(node, ast.Import | ast.ImportFrom)
+            and isinstance(self.parents[node], ast.Try)
+            and name in (alias.asname or alias.name for alias in node.names)
+            for node in (self.parents if full else ())
+        )
+        return next(iter(full)) if tried and len(full) == 1 else None
+
     @cached_property
     def strings(self) -> dict[str, list[ast.Constant]]:
         """Every string constant by its value."""

@@ -16,6 +16,7 @@ from normport.codemods.parsed import Parsed, Span
 from normport.codemods.replacement import Replacement, replacement
 
 Kind = Literal["statement", "header", "part"]
+_REPLACED = (cst.Call, cst.Name, cst.Attribute, cst.Subscript, cst.Tuple, cst.SimpleString)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def locate(parsed: Parsed, edits: Sequence[Edit]) -> list[EditSite]:
     frames: list[tuple[Span, cst.CSTNode]] = []
     for node, where in parsed.positions.items():
         start = (where.start.line, where.start.column)
-        if isinstance(node, cst.Call | cst.Name | cst.Attribute) and start in starts:
+        if isinstance(node, _REPLACED) and start in starts:
             candidates.setdefault(start, []).append(node)
         elif isinstance(
             node, cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.FormattedString

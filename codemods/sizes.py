@@ -167,7 +167,7 @@ class SizeInference:
                 in_scope = self.module.enclosing(
                     inner, ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp
                 )
-                known = in_scope is None and len(inner.args) == 1
+                known = in_scope is None and bool(inner.args)
                 self._found.append(self._size(inner.args[0], env) if known else None)
 
     def _is_norm_call(self, node: ast.AST) -> bool:

@@ -1,105 +1,22 @@
-"""How a norm class and the attributes that hold its instances are used in their file."""
+"""How the attributes that hold a norm are used in their file."""
 
 from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 from normport.codemods.module_info import ModuleInfo
 
 
-@dataclass
-class ClassUses:
-    """Uses of a class name beside its definition.
-
-    calls: constructions. annotations: names inside annotations. bases: subclasses.
-    checks: isinstance, issubclass and type comparisons. others: passed as a value, exported,
-    aliased, called through functools.partial and the like.
-    """
-
-    calls: list[ast.Call] = field(default_factory=list)
-    annotations: list[ast.Name] = field(default_factory=list)
-    bases: list[ast.ClassDef] = field(default_factory=list)
-    checks: list[ast.AST] = field(default_factory=list)
-    others: list[ast.AST] = field(default_factory=list)
-
-
-def class_uses(module: ModuleInfo, name: str) -> ClassUses:
-    """Every use of the module-level class ``name``."""
-    uses = ClassUses()
-    definition = module.classes[name]
-    loads = [node for node in module.names.get(name, []) if isinstance(node.ctx, ast.Load)]
-    for node in sorted(loads, key=lambda node: (node.lineno, node.col_offset)):
-        parent = module.parents[node]
-        if isinstance(parent, ast.Call) and parent.func is node:
-            uses.calls.append(parent)
-        elif node in module.annotated:
-            uses.annotations.append(node)
-        elif isinstance(parent, ast.ClassDef) and node in parent.bases:
-            uses.bases.append(parent)
-        elif _is_super_argument(parent) and _within(module, node, definition):
-            continue
-        elif _is_type_check(module, node):
-            uses.checks.append(node)
-        else:
-            uses.others.append(node)
-    return uses
-
-
-def _is_super_argument(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
-    )
-
-
-def _within(module: ModuleInfo, node: ast.AST, outer: ast.AST) -> bool:
+def within(module: ModuleInfo, node: ast.AST, outer: ast.AST) -> bool:
     current: ast.AST | None = node
     while current is not None:
         if current is outer:
             return True
         current = module.parents.get(current)
     return False
-
-
-def _is_type_check(module: ModuleInfo, node: ast.AST) -> bool:
-    parent = module.parents.get(node)
-    if isinstance(parent, ast.Tuple):
-        parent = module.parents.get(parent)
-    if isinstance(parent, ast.Compare):
-        return True
-    return (
-        isinstance(parent, ast.Call)
-        and isinstance(parent.func, ast.Name)
-        and parent.func.id in ("isinstance", "issubclass")
-    )
-
-
-def class_objection(module: ModuleInfo, node: ast.ClassDef, uses: ClassUses) -> Objection | None:
-    """Why a construction by the class's name may not be what it looks like, or why the class is
-    more than its constructions."""
-    if not module.means_one_thing(node.name):
-        return Objection("NP221", f"the name {node.name} is bound more than once in this file")
-    if uses.checks:
-        line = getattr(uses.checks[0], "lineno", 0)
-        return Objection("NP211", f"its type is checked in line {line}")
-    if uses.others:
-        line = getattr(uses.others[0], "lineno", 0)
-        return Objection("NP211", f"the class itself is used as a value in line {line}")
-    for constant in module.strings.get(node.name, []):
-        if not _exported(module, constant):
-            return Objection("NP211", f"its name is used as a string in line {constant.lineno}")
-    return None
-
-
-def _exported(module: ModuleInfo, constant: ast.Constant) -> bool:
-    """Whether a string stands in ``__all__`` or in an annotation."""
-    if constant in module.annotated:
-        return True
-    statement = module.enclosing(constant, ast.stmt)
-    return isinstance(statement, ast.Assign | ast.AugAssign) and "__all__" in ast.unparse(
-        statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-    )
 
 
 @dataclass(frozen=True)
@@ -112,15 +29,20 @@ class Objection:
 
 @dataclass(frozen=True)
 class Binding:
-    """Where a construction is stored: ``self.attribute`` of ``owner``, built in ``init``."""
+    """Where a construction is stored: ``self.attribute`` of ``owner``, built in ``init``.
+
+    kind: the attribute holds the norm itself, or a list or dict of which it is an item, or an
+        ``nn.Sequential`` that calls it.
+    """
 
     owner: ast.ClassDef
     init: ast.FunctionDef
     attribute: str
     target: ast.Attribute
+    kind: Literal["attribute", "items", "sequence"] = "attribute"
 
 
-def binding(module: ModuleInfo, call: ast.Call) -> Binding | None:
+def binding(module: ModuleInfo, call: ast.expr) -> Binding | None:
     """The attribute of self that holds exactly this construction, if that is what it does.
 
     Conditional expressions count: ``self.a = Norm(...) if flag else nn.Identity()``.
@@ -147,18 +69,38 @@ def binding(module: ModuleInfo, call: ast.Call) -> Binding | None:
     return Binding(owner, init, target.attr, target)
 
 
+def attribute_calls(module: ModuleInfo, bound: Binding) -> list[ast.Call]:
+    """The calls of the norm in this file, in order; see ``objection``. Those that an
+    ``nn.Sequential`` makes pass one argument and are not among them."""
+    calls: list[ast.Call] = []
+    for node in _loads(module, bound):
+        parent = module.parents[node]
+        if bound.kind != "attribute":
+            calls += _item_calls(module, node) or ()
+        elif isinstance(parent, ast.Call) and parent.func is node:
+            calls.append(parent)
+    return calls
+
+
 def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
-    """Why converting ``self.attribute`` would not be seen through, from all its uses here.
+    """Why converting ``self.attribute`` would not be seen through, from all its uses here but
+    its calls.
 
     Counted are ``self.attribute`` in the owning class and its relatives in the file, and
     ``anything.attribute`` where ``anything`` is not ``self``.
     """
     calls = 0
     for node in _loads(module, bound):
-        found = _use_objection(module, node)
+        found: Objection | None = None
+        if bound.kind != "attribute" and _item_calls(module, node) is not None:
+            calls += 1
+        elif bound.kind != "items" and _called(module, node):
+            calls += 1
+            found = _sequence_objection(module, node) if bound.kind == "sequence" else None
+        else:
+            found = _use_objection(module, node)
         if found is not None:
             return found
-        calls += _called(module, node)
     named = _named_access(module, bound)
     if named is not None:
         return named
@@ -167,17 +109,88 @@ def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
     return None
 
 
+def _item_calls(module: ModuleInfo, node: ast.Attribute) -> list[ast.Call] | None:
+    """The calls of items that a use of their list makes; None where it does more than that."""
+    parent = module.parents[node]
+    outer = module.parents[parent]
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        return [outer] if isinstance(outer, ast.Call) and outer.func is parent else None
+    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name):
+        if parent.func.id == "len":
+            return []
+        if parent.func.id in ("zip", "enumerate") and isinstance(outer, ast.For):
+            place = parent.args.index(node) + (parent.func.id == "enumerate")
+            target = outer.target
+            if isinstance(target, ast.Tuple) and outer.iter is parent and len(target.elts) > place:
+                return _calls_of(module, outer, target.elts[place])
+    if isinstance(parent, ast.For) and parent.iter is node:
+        return _calls_of(module, parent, parent.target)
+    return None
+
+
+def _calls_of(module: ModuleInfo, loop: ast.For, target: ast.expr) -> list[ast.Call] | None:
+    """The calls of a loop's variable, where nothing else is done with it in the function."""
+    function = module.enclosing(loop, ast.FunctionDef, ast.AsyncFunctionDef)
+    if not isinstance(target, ast.Name) or function is None:
+        return None
+    found: list[ast.Call] = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and node.id == target.id and node is not target:
+            call = module.parents[node]
+            if not (
+                isinstance(call, ast.Call) and call.func is node and within(module, node, loop)
+            ):
+                return None
+            found.append(call)
+    return found
+
+
+def _sequence_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
+    call = module.parents[node]
+    assert isinstance(call, ast.Call)
+    if len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred):
+        return None
+    why = f"`{ast.unparse(call)}` in line {call.lineno} passes more than the input"
+    return Objection("NP208", why)
+
+
+def holds_only(module: ModuleInfo, bound: Binding, norm: str) -> bool:
+    """Whether nothing but constructions of ``norm`` and None is ever stored in the attribute."""
+    for node in module.attributes.get(bound.attribute, []):
+        if isinstance(node.ctx, ast.Load):
+            continue
+        outer = module.enclosing(node, ast.ClassDef)
+        on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+        if on_self and outer is not None and outer not in family(module, bound.owner):
+            continue
+        statement = module.parents[node]
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or not on_self:
+            return False
+        values = [] if statement.value is None else [statement.value]
+        while values:
+            value = values.pop()
+            if isinstance(value, ast.IfExp):
+                values += [value.body, value.orelse]
+            elif isinstance(value, ast.Call):
+                if not (isinstance(value.func, ast.Name) and value.func.id == norm):
+                    return False
+            elif not (isinstance(value, ast.Constant) and value.value is None):
+                return False
+    return True
+
+
 def cast_input(module: ModuleInfo, bound: Binding) -> int | None:
     """The line of a call whose argument was converted to another dtype, or None.
 
     Looked at are the argument itself and what the function assigns to its name.
     """
-    for node in _loads(module, bound):
-        if not _called(module, node):
-            continue
-        call = module.parents[node]
-        assert isinstance(call, ast.Call)
-        sources: list[ast.AST] = [call.args[0]] if call.args else []
+    calls = attribute_calls(module, bound)
+    if bound.kind == "sequence":
+        parents = [module.parents[n] for n in _loads(module, bound) if _called(module, n)]
+        calls += [parent for parent in parents if isinstance(parent, ast.Call)]
+    for node in calls:
+        call = node
+        sources: list[ast.AST] = [*call.args[:1], *(k.value for k in call.keywords)]
         function = module.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
         names = {n.id for a in sources for n in ast.walk(a) if isinstance(n, ast.Name)}
         for part in ast.walk(function) if function is not None else ():
@@ -218,7 +231,7 @@ def module_cast(module: ModuleInfo) -> int | None:
 def called_elsewhere(module: ModuleInfo, bound: Binding) -> int | None:
     """The line of a call of the attribute outside of the owning class, or None."""
     for node in _loads(module, bound):
-        if _called(module, node) and not _within(module, node, bound.owner):
+        if _called(module, node) and not within(module, node, bound.owner):
             return node.lineno
     return None
 
@@ -237,7 +250,7 @@ def _loads(module: ModuleInfo, bound: Binding) -> list[ast.Attribute]:
             continue
         outer = module.enclosing(node, ast.ClassDef)
         on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
-        if not on_self or outer is None or outer in related or _within(module, node, bound.owner):
+        if not on_self or outer is None or outer in related or within(module, node, bound.owner):
             found.append(node)
     return found
 
@@ -287,7 +300,7 @@ def _named_access(module: ModuleInfo, bound: Binding) -> Objection | None:
         if not isinstance(node, ast.Call) or node.func is not function or len(node.args) < 2:
             continue
         target, name = node.args[:2]
-        dynamic = not isinstance(name, ast.Constant) and _within(module, node, bound.owner)
+        dynamic = not isinstance(name, ast.Constant) and within(module, node, bound.owner)
         on_self = isinstance(target, ast.Name) and target.id == "self"
         fixed = isinstance(name, ast.Constant) and name.value == bound.attribute
         if fixed or (dynamic and on_self):
@@ -305,17 +318,6 @@ def _use_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
     parent = module.parents[node]
     where = f"in line {node.lineno}"
     text = ast.unparse(node)
-    if isinstance(parent, ast.Call) and parent.func is node:
-        if len(parent.args) != 1 or parent.keywords or isinstance(parent.args[0], ast.Starred):
-            return Objection("NP208", f"`{ast.unparse(parent)}` {where} passes more than the input")
-        outer = module.parents[parent]
-        if isinstance(outer, ast.Assign) and any(
-            isinstance(t, ast.Tuple | ast.List) for t in outer.targets
-        ):
-            return Objection("NP208", f"the result of `{text}` is unpacked {where}")
-        if isinstance(outer, ast.Subscript) and outer.value is parent:
-            return Objection("NP208", f"the result of `{text}` is indexed {where}")
-        return None
     if isinstance(parent, ast.Compare) and isinstance(parent.ops[0], ast.Is | ast.IsNot):
         return None
     if isinstance(parent, ast.Attribute):

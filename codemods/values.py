@@ -141,10 +141,14 @@ class Op(Tensor):
 
 @dataclass
 class Instance:
-    """State of a constructed norm: attributes, and what its constructor did beside storing."""
+    """State of a constructed norm: attributes, and what its constructor did beside storing.
+
+    doubtful: names that were read as the import that binds them, though something else may too.
+    """
 
     attributes: dict[str, Value] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
 
 
 def peel(value: Value) -> Value:

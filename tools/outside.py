@@ -156,7 +156,8 @@ def unless_read(site: Site, uses: Uses, roots: Sequence[Path]) -> Site:
 
     roots: folders that the other file's path may be given relative to, the best first.
     """
-    reading = uses.readings.get((site.owner or "", site.attribute or ""))
+    held = ((site.owner or "", site.attribute or ""), *site.also)
+    reading = next((uses.readings[pair] for pair in held if pair in uses.readings), None)
     if site.verdict != "convert" or reading is None:
         return site
     root = next((root for root in roots if reading.path.is_relative_to(root)), reading.path.parent)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm, plan
+from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm
+from normport.codemods.convert import convert
 from normport.codemods.model import EditResult, RefusedEdit, Site
 from normport.tools.choice import Choice, Offer
 from normport.tools.discover import PythonFile, shown_path
@@ -26,6 +27,13 @@ from normport.tools.neighbours import files_around, neighbourhood
 from normport.tools.outside import Target, find_uses, unless_read
 from normport.tools.parallel import Workers
 from normport.tools.selection import EVERY_RULE, Selection
+from normport.tools.sharing import (
+    INCOMPLETE,
+    complete,
+    refuse_incomplete,
+    share,
+    unless_called,
+)
 from normport.tools.suppressions import may_hold_comment
 from normport.tools.tree import FileChange, SourceTree
 
@@ -89,6 +97,40 @@ class Analysis:
         return replace(self, sources=tuple(differing))
 
 
+@dataclass
+class _Draft:
+    """What is decided about the sites of one file, while it is being decided.
+
+    refused: the sites that the editor refuses, with its reason. spoiled: those that would be
+    converted but for another site that they go together with. declined: by a person.
+    """
+
+    source: _Source
+    shown: str
+    judged: list[Judgement]
+    choice: Choice
+    refused: dict[int, str] = field(default_factory=dict)
+    spoiled: dict[int, str] = field(default_factory=dict)
+    declined: set[int] = field(default_factory=set)
+
+    @property
+    def allowed(self) -> set[int]:
+        """The sites that nobody keeps out."""
+        return {n for n in range(len(self.judged)) if self.choice.shows(n)} - self.declined
+
+    def findings(self) -> list[Finding]:
+        """One per site, as it stands."""
+        found = []
+        for number, (site, judged) in enumerate(zip(self.source.sites, self.judged, strict=True)):
+            finding = _finding(self.source.file, self.shown, site, judged)
+            if number in self.refused:
+                finding = finding.refused(self.refused[number])
+            elif number in self.spoiled:
+                finding = replace(finding.refused(self.spoiled[number]), code=INCOMPLETE)
+            found.append(finding)
+        return found
+
+
 def run(files: Sequence[PythonFile], errors: Sequence[FileError], settings: Settings) -> Report:
     """Everything that ``scan`` and ``rewrite`` need to know about ``files``."""
     analysis = analyse(files, errors, settings)
@@ -109,6 +151,11 @@ def analyse(
     sources = [found for found in looked if isinstance(found, _Source)]
     failed = [found for found in looked if isinstance(found, FileError)]
     _note_outside_uses(sources, files, settings.workers)
+    joined = share(sources, files, lambda f, data, o: _Source(f, data, (), o), _decide)
+    _note_outside_uses(joined, files, settings.workers)
+    order = {file: number for number, file in enumerate(files)}
+    sources = sorted({id(s): s for s in (*sources, *joined)}.values(), key=lambda s: order[s.file])
+    refuse_incomplete(sources)
     return Analysis(tuple(sources), (*errors, *failed), len(files))
 
 
@@ -145,13 +192,61 @@ def _all_edits(source: _Source) -> Mapping[tuple[int, ...], EditResult | Refused
 
 def conclude(analysis: Analysis, proofs: Proofs, settings: Settings) -> Report:
     """Judge every site by its proof and lay out the edits of those that are accepted."""
-    results = []
     _prepare(analysis.sources, settings.workers)
-    for number, source in enumerate(analysis.sources):
-        settings.progress("rewriting", number, len(analysis.sources))
-        judged = [proofs.judge(source.file.tree, site) for site in source.sites]
-        results.append(_lay_out(source, judged, settings))
+    settings.progress("rewriting", 0, len(analysis.sources))
+    drafts = [_draft(source, proofs, settings.selection) for source in analysis.sources]
+    chosen = _chosen(drafts, settings.accept)
+    if settings.choose is not None:
+        for draft, numbers in zip(drafts, chosen, strict=True):
+            draft.declined |= set(numbers) - _asked(draft, numbers, settings.choose)
+        chosen = _chosen(drafts, settings.accept)
+    results = []
+    for number, draft in enumerate(drafts):
+        settings.progress("rewriting", number, len(drafts))
+        results.append(_lay_out(draft, chosen[number]))
     return Report(tuple(results), analysis.errors, analysis.files, proofs.notes)
+
+
+def _draft(source: _Source, proofs: Proofs, selection: Selection) -> _Draft:
+    shown = shown_path(source.file.path, source.file.root)
+    judged = [proofs.judge(source.file.tree, site) for site in source.sites]
+    choice = Choice(source.sites, source.data, shown, selection)
+    draft = _Draft(source, shown, judged, choice)
+    choice.look(draft.findings())
+    possible = [n for n, one in enumerate(judged) if one.verdict == "convert" and choice.shows(n)]
+    draft.refused.update(_refusals(source, possible))
+    return draft
+
+
+def _chosen(drafts: Sequence[_Draft], accept: Collection[Safety]) -> list[list[int]]:
+    """The sites to convert in each file; what keeps others from it is noted in the drafts."""
+    sources = [draft.source for draft in drafts]
+    judged = [draft.judged for draft in drafts]
+    while True:
+        refused = [draft.refused for draft in drafts]
+        kept = [draft.allowed for draft in drafts]
+        chosen, spoiled = complete(sources, judged, refused, accept, kept)
+        # What was possible with everything else may not be without it.
+        more = [_refusals(s, found) for s, found in zip(sources, chosen, strict=True)]
+        for draft, new, out in zip(drafts, more, spoiled, strict=True):
+            draft.refused.update(new)
+            draft.spoiled = out
+        if not any(more):
+            return chosen
+
+
+def _asked(
+    draft: _Draft, numbers: Collection[int], choose: Callable[[Offer], Collection[int]]
+) -> set[int]:
+    """Which of the conversions a person wants."""
+    if not numbers:
+        return set()
+    found = draft.findings()
+    source = draft.source
+    offered = {number: found[number] for number in numbers}
+    return set(
+        choose(Offer(draft.shown, source.data, offered, lambda ns: _edit(source, ns).source))
+    )
 
 
 def _look(file: PythonFile, options: Options, edit: bool) -> _Source | FileError | None:
@@ -234,13 +329,15 @@ def _note_outside_uses(
         found = find_uses([target for _, target in members], neighbours, workers)
         for source, target in members:
             uses, before = found[target.path], source.sites
-            names = frozenset(uses.names)
+            followed = {*source.options.shared, *source.options.foreign}
+            names = frozenset(uses.names - followed)
             source.options = replace(source.options, outside_uses=names)
             if names & {site.norm for site in source.sites}:
-                shown = shown_path(source.file.path, source.file.root)
-                source.sites = _sites(source.data, shown, source.options)
+                _decide(source)
+            tops = (source.file.root, folder)
             source.sites = tuple(
-                unless_read(site, uses, (source.file.root, folder)) for site in source.sites
+                unless_called(unless_read(site, uses, tops), target, neighbours, tops)
+                for site in source.sites
             )
             if source.sites != before or _may_keep(source, names):
                 source.edited.clear()
@@ -261,48 +358,32 @@ def _may_keep(source: _Source, names: Collection[str]) -> bool:
     )
 
 
+def _decide(source: _Source) -> None:
+    shown = shown_path(source.file.path, source.file.root)
+    source.sites = _sites(source.data, shown, source.options)
+
+
 def _attributes(sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
     for site in sites:
         if site.verdict == "convert" and site.owner and site.attribute:
             yield site.owner, site.attribute
+            yield from site.also
 
 
-def _lay_out(source: _Source, judged: Sequence[Judgement], settings: Settings) -> FileResult:
-    """Decide which conversions go in, carry them out on the bytes, and write the findings."""
-    file, shown = source.file, shown_path(source.file.path, source.file.root)
-    choice = Choice(source.sites, source.data, shown, settings.selection)
-    findings = [
-        _finding(file, shown, site, judgement)
-        for site, judgement in zip(source.sites, judged, strict=True)
-    ]
-    choice.look(findings)
-    possible = [n for n, f in enumerate(findings) if f.verdict == "convert" and choice.shows(n)]
-    for number, reason in _refusals(source, possible).items():
-        findings[number] = findings[number].refused(reason)
-    choice.look(findings)
-    chosen: Collection[int] = [
-        n
-        for n in possible
-        if findings[n].verdict == "convert" and judged[n].safety in settings.accept
-    ]
-    if chosen and settings.choose is not None:
-        offer = Offer(
-            shown,
-            source.data,
-            {n: findings[n] for n in chosen},
-            lambda ns: _edit(source, ns).source,
-        )
-        chosen = settings.choose(offer)
+def _lay_out(draft: _Draft, chosen: Collection[int]) -> FileResult:
+    """Carry out the ``chosen`` conversions on the bytes, and give the findings."""
+    source, choice = draft.source, draft.choice
     edited = _edit(source, chosen) if chosen else None
-    findings = [replace(finding, applied=n in chosen) for n, finding in enumerate(findings)]
-    kept = [number for number in range(len(findings)) if choice.shows(number)]
-    change, findings = None, [findings[number] for number in kept]
+    found = draft.findings()
+    choice.look(found)
+    kept = [number for number in range(len(found)) if choice.shows(number)]
+    change, findings = None, [replace(found[n], applied=n in chosen) for n in kept]
     if edited is not None and edited.source != source.data:
-        change = FileChange(file.relative, source.data, edited.source)
+        change = FileChange(source.file.relative, source.data, edited.source)
         findings = with_lost_comments(findings, _text(source.data), edited.lost_comments)
     return FileResult(
-        file=file.path,
-        root=file.root,
+        file=source.file.path,
+        root=source.file.root,
         findings=tuple(findings),
         sites=tuple(source.sites[number] for number in kept),
         change=change,
@@ -310,7 +391,7 @@ def _lay_out(source: _Source, judged: Sequence[Judgement], settings: Settings) -
         lost_comments=edited.lost_comments if edited else (),
         hidden=tuple(site for n, site in enumerate(source.sites) if not choice.shows(n)),
         ignored=len(choice.ignored),
-        complaints=choice.complaints(judged),
+        complaints=choice.complaints(draft.judged),
         source=source.data,
     )
 
@@ -318,14 +399,9 @@ def _lay_out(source: _Source, judged: Sequence[Judgement], settings: Settings) -
 def _edit(source: _Source, numbers: Collection[int]) -> EditResult:
     key = tuple(sorted(numbers))
     if key not in source.edited:
-        # LibCST takes as long to import as all the rest: only where something is edited.
-        from normport.codemods.edit import apply_plan
-
         chosen = tuple(source.sites[number] for number in key)
-        laid_out = plan(source.data, chosen, source.options)
-        keep = source.options.outside_uses
         try:
-            source.edited[key] = apply_plan(source.data, laid_out, keep=keep)
+            source.edited[key] = convert(source.data, chosen, source.options)
         except RefusedEdit as refused:
             source.edited[key] = refused
     found = source.edited[key]

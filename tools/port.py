@@ -21,6 +21,7 @@ from normport.tools.messages import (
 )
 from normport.tools.pipeline import Settings, analyse, conclude, prove_all
 from normport.tools.proof import BOUND
+from normport.tools.sharing import grouped, united
 from normport.tools.tree import SIGN_OFF, FileChange, Patch, SourceTree
 
 STANDARD, ROUNDED = "standard-norms", "rounded-weight"
@@ -67,7 +68,8 @@ def plan_series(tree: SourceTree, only: Sequence[str], settings: Settings) -> Se
     report = conclude(analysis, proofs, settings)
     bounded = conclude(alternative, proofs, variants)
     patches = [dispatch.patch] if dispatch.patch is not None else []
-    patches += [_patch(result, tree, dispatch) for result in report.changed]
+    groups = grouped(report.changed)
+    patches += [_patch(group, tree, dispatch) for group in groups]
     optional = _optional(report, bounded, tree)
     return Series(
         backport=dispatch,
@@ -107,15 +109,17 @@ def _names(name: str, file: PythonFile, root: Path) -> bool:
     return f"/{file.relative}".endswith(f"/{wanted.as_posix().removeprefix('./')}")
 
 
-def _patch(result: FileResult, tree: SourceTree, dispatch: BackportResult) -> Patch:
+def _patch(group: Sequence[FileResult], tree: SourceTree, dispatch: BackportResult) -> Patch:
+    """One patch for files that change together; the first of them defines the norms."""
+    result = group[0]
     assert result.change is not None
-    applied = [finding for finding in result.findings if finding.applied]
+    applied = [finding for one in group for finding in one.findings if finding.applied]
     return Patch(
         name=patch_name(result.change.path, STANDARD),
         subject=rewrite_subject(result.change.path),
-        why=rewrite_why(result, tree, dispatch),
+        why=rewrite_why(united(group), tree, dispatch),
         trailers=(*proof_trailers(applied, tree), SIGN_OFF),
-        changes=(result.change,),
+        changes=tuple(one.change for one in group if one.change is not None),
         droppable=f"vLLM's own {result.change.path} declares the standard layers.",
     )
 
@@ -151,10 +155,10 @@ def _evidence(report: Report, bounded: Report, optional: Sequence[Patch]) -> dic
     ``left`` are the sites that no patch of the series converts, with the reason for each.
     """
     evidence: dict[str, object] = {"bound": BOUND}
-    for result in report.changed:
-        assert result.change is not None
-        name = patch_name(result.change.path, STANDARD)
-        evidence[name] = [f.to_json() for f in result.findings if f.applied]
+    for group in grouped(report.changed):
+        assert group[0].change is not None
+        name = patch_name(group[0].change.path, STANDARD)
+        evidence[name] = [f.to_json() for one in group for f in one.findings if f.applied]
     wanted = {patch.name for patch in optional}
     for result in bounded.changed:
         assert result.change is not None

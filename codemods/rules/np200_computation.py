@@ -113,7 +113,7 @@ RULES = (
         "The standard layers read a second argument as a residual that they add before they "
         "normalise, and return a tuple only then; a local class that means something else by it "
         "must be converted together with its calls.",
-        changed(_NORM, (_RETURN, "return (h * self.weight.float()).to(x.dtype), None")),
+        changed(_NORM, (_RETURN, "return (h * self.weight.float()).to(x.dtype), h")),
     ),
     refusal(
         "NP217",

@@ -68,7 +68,7 @@ RULES = (
             ("self.norm = LocalNorm(", "self.norms = nn.ModuleList([LocalNorm("),
             (
                 "eps)\n\n    def forward(self, x):\n        return self.norm(x)",
-                "eps)])\n\n    def forward(self, x):\n        return self.norms[0](x)",
+                "eps)])\n\n    def forward(self, x):\n        return run(self.norms, x)",
             ),
         ),
     ),

@@ -1,0 +1,270 @@
+"""Sites that are converted together: those of a class that several files construct, and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from normport.codemods.analyze import Foreign, Options
+from normport.codemods.model import Site
+from normport.tools.crossfile import Definition, Importer, NotFollowedError, importers, shown
+from normport.tools.discover import PythonFile
+from normport.tools.findings import FileResult, Safety
+from normport.tools.judge import Judgement
+from normport.tools.neighbours import files_around, neighbourhood
+from normport.tools.outside import Target, has_word
+
+IMPORTED, NOT_CONSTRUCTED, INCOMPLETE = "NP220", "NP219", "NP226"
+
+
+class Source(Protocol):
+    """One file with norms in it, as it is being decided about."""
+
+    file: PythonFile
+    data: bytes
+    sites: tuple[Site, ...]
+    options: Options
+
+
+S = TypeVar("S", bound=Source)
+
+
+def share(
+    sources: Sequence[S],
+    files: Sequence[PythonFile],
+    make: Callable[[PythonFile, bytes, Options], S],
+    decide: Callable[[S], None],
+) -> list[S]:
+    """Decide again about the classes that other files construct, with these files.
+
+    make: a source without sites. decide: finds its sites by its options.
+    Returns the files that were decided about again, some of which may not be in ``sources``.
+    """
+    given = {file.path.resolve(): file for file in files}
+    neighbours = _Neighbours(given)
+    known = {source.file.path.resolve(): source for source in sources}
+    changed: dict[Path, S] = {}
+    for source in sources:
+        codes = {site.norm: site.code for site in source.sites}
+        for name in [n for n, code in codes.items() if code in (IMPORTED, NOT_CONSTRUCTED)]:
+            path = source.file.path.resolve()
+            definition = Definition(path, source.data, name)
+            try:
+                users = neighbours.users(definition, source.file)
+            except NotFollowedError as problem:
+                _explain(source, name, _with_hint(str(problem)))
+                continue
+            if not users:
+                continue
+            word = f"{path}:{name}"
+            _include(source, shared={name: word})
+            changed[path] = source
+            for user in users:
+                other = known.get(user.path)
+                if other is None:
+                    other = make(given[user.path], user.source, _plain(source.options))
+                    known[user.path] = other
+                _include(other, foreign={user.local: Foreign(source.data, name, word)})
+                changed[user.path] = other
+    for source in changed.values():
+        decide(source)
+    return list(changed.values())
+
+
+def _plain(options: Options) -> Options:
+    return Options(unsafe=options.unsafe, dims=options.dims)
+
+
+def _include(
+    source: Source,
+    shared: Mapping[str, str] | None = None,
+    foreign: Mapping[str, Foreign] | None = None,
+) -> None:
+    options = source.options
+    source.options = replace(
+        options,
+        outside_uses=options.outside_uses - set(shared or ()),
+        shared={**options.shared, **(shared or {})},
+        foreign={**options.foreign, **(foreign or {})},
+    )
+
+
+class _Neighbours:
+    """The files around those that define shared classes, each read once."""
+
+    def __init__(self, given: Mapping[Path, PythonFile]) -> None:
+        self.given = given
+        self._read: dict[tuple[Path, bool], dict[Path, bytes]] = {}
+
+    def users(self, definition: Definition, file: PythonFile) -> list[Importer]:
+        """The files that construct the class, all of them given; raises NotFollowedError."""
+        folder, deep = neighbourhood(definition.path)
+        roots = (file.root, folder)
+        if (folder, deep) not in self._read:
+            paths = {*files_around(folder, deep), *(() if deep else self.given)}
+            self._read[folder, deep] = dict(_contents(sorted(paths)))
+        found = importers(definition, self._read[folder, deep], roots)
+        for user in found:
+            if user.path not in self.given:
+                where = shown(user.path, roots)
+                why = f"{where} constructs it too and is not looked at; name that file as well"
+                raise NotFollowedError(why)
+        return found
+
+
+def _contents(paths: Sequence[Path]) -> Iterator[tuple[Path, bytes]]:
+    for path in paths:
+        with suppress(OSError):
+            yield path, path.read_bytes()
+
+
+def _with_hint(problem: str) -> str:
+    return problem if ";" in problem else f"{problem}, so its uses are not all seen"
+
+
+def _explain(source: Source, name: str, why: str) -> None:
+    source.sites = tuple(
+        replace(site, code=IMPORTED, reason=f"{name}: {why}.")
+        if site.norm == name and site.code in (IMPORTED, NOT_CONSTRUCTED)
+        else site
+        for site in source.sites
+    )
+
+
+def unless_called(
+    site: Site, target: Target, neighbours: Sequence[Path], roots: Sequence[Path]
+) -> Site:
+    """The site, refused when its calls change and another file may hold one of them."""
+    if site.verdict != "convert" or not site.rewrites_calls or site.attribute is None:
+        return site
+    for path in neighbours:
+        data = path.read_bytes() if path.is_file() else b""
+        if path == target.path or not target.is_named_by(path, data):
+            continue
+        if has_word(data, site.attribute) and has_word(data, site.owner or ""):
+            why = f"its calls change, and {shown(path, roots)} may hold another one"
+            return site.refused("NP208", f"{site.norm}: {why}.")
+    return site
+
+
+def refuse_incomplete(sources: Sequence[Source]) -> None:
+    """Refuse what goes together with a site that is refused."""
+    while True:
+        spoiled = _spoiled(sources, [{n: s.reason or "" for n, s in _left(x)} for x in sources])
+        if not any(spoiled):
+            return
+        for source, found in zip(sources, spoiled, strict=True):
+            source.sites = tuple(
+                site.refused(INCOMPLETE, found[n]) if n in found else site
+                for n, site in enumerate(source.sites)
+            )
+
+
+def _left(source: Source) -> Iterator[tuple[int, Site]]:
+    return ((n, site) for n, site in enumerate(source.sites) if site.verdict == "refuse")
+
+
+def complete(
+    sources: Sequence[Source],
+    judged: Sequence[Sequence[Judgement]],
+    refused: Sequence[Mapping[int, str]],
+    accept: Collection[Safety],
+    allowed: Sequence[Collection[int]],
+) -> tuple[list[list[int]], list[dict[int, str]]]:
+    """The sites to convert in each file, and those that another one's refusal spoils, with why.
+
+    allowed: by file the sites that may be converted. Sites that go together with one that is not
+    accepted, or not allowed, wait for it.
+    """
+    bad = [
+        {n: one.reason or "" for n, one in enumerate(found) if one.verdict == "refuse"} | dict(more)
+        for found, more in zip(judged, refused, strict=True)
+    ]
+    spoiled: list[dict[int, str]] = [{} for _ in sources]
+    while any(more := _spoiled(sources, bad)):
+        for old, all_bad, new in zip(spoiled, bad, more, strict=True):
+            old.update(new)
+            all_bad.update(new)
+    chosen = [
+        {n for n in may if n not in out and found[n].safety in accept}
+        for found, out, may in zip(judged, bad, allowed, strict=True)
+    ]
+    while True:
+        waiting = {
+            word
+            for source, found, in_, out in zip(sources, judged, chosen, bad, strict=True)
+            for n, site in enumerate(source.sites)
+            if n not in in_ and n not in out and found[n].verdict == "convert"
+            for word in site.together
+        }
+        kept = [
+            {n for n in found if not waiting & set(source.sites[n].together)}
+            for source, found in zip(sources, chosen, strict=True)
+        ]
+        if kept == chosen:
+            return [sorted(found) for found in chosen], spoiled
+        chosen = kept
+
+
+def _spoiled(sources: Sequence[Source], bad: Sequence[Mapping[int, str]]) -> list[dict[int, str]]:
+    """The sites that are not bad and go together with one that is, with the reason."""
+    why: dict[str, str] = {}
+    reasons = [
+        (source, source.sites[n], found[n])
+        for source, found in zip(sources, bad, strict=True)
+        for n in found
+    ]
+    # What is itself refused for another one's sake explains nothing.
+    for source, site, reason in sorted(reasons, key=lambda item: item[1].code == INCOMPLETE):
+        text = f"its construction in line {site.line} of {source.file.relative} is refused"
+        for word in site.together:
+            why.setdefault(word, f"{text}: {reason.removeprefix(f'{site.norm}: ').rstrip('.')}")
+    return [
+        {
+            n: f"{site.norm}: {why[words[0]]}."
+            for n, site in enumerate(source.sites)
+            if n not in found
+            and site.verdict == "convert"
+            and (words := [word for word in site.together if word in why])
+        }
+        for source, found in zip(sources, bad, strict=True)
+    ]
+
+
+def grouped(results: Sequence[FileResult]) -> list[list[FileResult]]:
+    """The files that change, those together that must; the file that defines the norms first."""
+    groups: list[list[FileResult]] = []
+    for result in results:
+        words = _words(result)
+        mine = [group for group in groups if any(words & _words(one) for one in group)]
+        merged = [*(one for group in mine for one in group), result]
+        place = groups.index(mine[0]) if mine else len(groups)
+        groups = [group for group in groups if group not in mine]
+        groups.insert(place, merged)
+    return [sorted(group, key=_defines, reverse=True) for group in groups]
+
+
+def united(group: Sequence[FileResult]) -> FileResult:
+    """The results of files that change together, as though they were one file: the first."""
+    return replace(
+        group[0],
+        findings=tuple(finding for one in group for finding in one.findings),
+        sites=tuple(site for one in group for site in one.sites),
+        removed=tuple(name for one in group for name in one.removed),
+        lost_comments=tuple(text for one in group for text in one.lost_comments),
+    )
+
+
+def _words(result: FileResult) -> set[str]:
+    """What the applied sites of the file share with those of others."""
+    pairs = zip(result.sites, result.findings, strict=True)
+    return {
+        word for site, finding in pairs if finding.applied for word in site.together if ":" in word
+    }
+
+
+def _defines(result: FileResult) -> bool:
+    return any(word.startswith(f"{result.file.resolve()}:") for word in _words(result))
