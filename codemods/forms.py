@@ -201,7 +201,10 @@ class _Reader:
             return set(_ANY_DTYPE)
         operand = node.func.value
         if _is_torch(operand):
-            return self.dtypes(node.args[0], steps) if node.args else set()
+            given = node.args[0] if node.args else node
+            if isinstance(given, ast.List | ast.Tuple):
+                return set().union(*(self.dtypes(item, steps) for item in given.elts))
+            return self.dtypes(given, steps) if given is not node else set()
         return self.dtypes(operand, steps)
 
 

@@ -294,6 +294,103 @@ def test_the_json_has_one_entry_per_dtype(found: dict[str, Equivalence]) -> None
     assert sum(written["float16"]["histogram"].values()) == written["float16"]["elements"]
 
 
+ADDS = """
+def forward(self, x, residual=None, scale=None):
+    if residual is None:
+        return self.normed(x).to(x.dtype)
+    x = x + residual
+    return self.normed(x).to(x.dtype), x
+Local.forward = forward
+"""
+PAIR = "return self.normed(x).to(x.dtype), residual"
+
+
+def form(old: str, new: str | None = None, rank: int | None = None) -> CallForm:
+    return CallForm(old, old, new or old, rank)
+
+
+def weightless(*forms: CallForm, body: str = "return x", after: str = "") -> ProofCase:
+    case = local(body, WEIGHTLESS, "none", "Local(None, EPS)")
+    module = case.module.replace("forward(self, x)", "forward(self, x, residual=None)")
+    return replace(case, module=module + after, eps=1e-6, forms=forms)
+
+
+FORMS = {
+    "keyword": (weightless(form("norm(x=x)"), after=ADDS), "equal", None),
+    "another keyword": (
+        weightless(form("norm(x, scale=None)", "norm(x)"), form("norm(x)"), after=ADDS),
+        "equal",
+        None,
+    ),
+    "residual": (
+        weightless(form("norm(x, residual)"), form("norm(x)"), after=ADDS),
+        "bounded",
+        "norm(x, residual): equal but for rounding",
+    ),
+    "residual the other way round": (
+        weightless(form("norm(x, residual)", "norm(residual, x)"), body=PAIR),
+        "different",
+        "ulp apart",
+    ),
+    "residual handed through": (
+        weightless(form("norm(x, residual)", "(norm(x), residual)"), body=PAIR),
+        "equal",
+        None,
+    ),
+    "first of a tuple": (weightless(form("norm(x)[0]", "norm(x)"), body=PAIR), "equal", None),
+    "not taken": (
+        weightless(form("norm(x, other=x)"), form("norm(x)"), after=ADDS),
+        "failed",
+        "the old norm does not accept norm(x, other=x)",
+    ),
+    "4-D": (
+        weightless(form("norm(x)", rank=4), body="return self.normed(x).to(x.dtype)"),
+        "equal",
+        None,
+    ),
+    "4-D is another thing": (
+        weightless(
+            form("norm(x)", rank=4),
+            body="return self.normed(x, 1 if x.dim() == 4 else -1).to(x.dtype)",
+        ),
+        "different",
+        "ulp apart",
+    ),
+    "1-D": (
+        weightless(form("norm(x)", rank=1), body="return self.normed(x).to(x.dtype)"),
+        "equal",
+        None,
+    ),
+    "float32 input": (
+        replace(
+            local("return self.normed(x).to(x.dtype) * self.weight", PLAIN),
+            eps=1e-6,
+            forms=(CallForm("float32 input", dtype="float32"),),
+        ),
+        "different",
+        "float32 input: in float16 up to",
+    ),
+    "float64 input": (
+        replace(SAME, eps=1e-6, forms=(CallForm("float64 input", dtype="float64"),)),
+        "equal",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_call_is_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof_compare, "SIZES", (64,))  # the others run the same code
+    case, status, reason = FORMS[name]
+    result = run(case)
+    assert result.get("status", "failed") == status, result
+    told = result.get("reason", result.get("failed"))
+    assert told == reason if reason is None else reason in told
+    if status == "equal":
+        for form_ in case.forms:
+            assert form_.plain or form_.name in result["forms"]
+
+
 def test_no_cases_need_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     assert prove([], None) == []

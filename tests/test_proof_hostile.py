@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from normport.codemods.model import ProofCase
+from normport.tools import proof_compare
 from normport.tools.proof_channel import Channel, GarbledError, pair
 from normport.tools.proof_session import Session
 
@@ -49,7 +50,8 @@ def run(
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+def short_and_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(proof_compare, "SIZES", (64,))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -76,13 +76,13 @@ def confine(memory: int, cpu_s: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     statm = Path("/proc/self/statm")
     if statm.exists():
         most = int(statm.read_text().split()[0]) * resource.getpagesize() + memory
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    if sys.platform == "linux":
-        _filter_calls()
+    if not (sys.platform == "linux" and _filter_calls()):
+        # No thread can be started then either.
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
 def end_with_parent() -> None:
@@ -91,23 +91,23 @@ def end_with_parent() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _filter_calls() -> None:
+def _filter_calls() -> bool:
+    """Leave only the calls above; False where the kernel or the machine has no such filter."""
     machine = _MACHINES.get(platform.machine())
     if machine is None or struct.calcsize("P") != 8 or sys.byteorder != "little":
-        return
+        return False
     program = b"".join(_program(*machine, os.getpid()))
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
-    # Without privileges a filter is accepted only from a process that can gain none. A kernel
-    # that knows no filters refuses, and the limits above are all there is.
+    # Without privileges a filter is accepted only from a process that can gain none.
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     holder = ctypes.create_string_buffer(header, len(header))
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(holder))
+    return _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(holder))
 
 
-def _prctl(option: int, *arguments: int) -> None:
+def _prctl(option: int, *arguments: int) -> bool:
     padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
-    ctypes.CDLL(None).prctl(ctypes.c_int(option), *padded)
+    return bool(ctypes.CDLL(None).prctl(ctypes.c_int(option), *padded) == 0)
 
 
 def _program(architecture: int, column: int, pid: int) -> Iterator[bytes]:

@@ -30,6 +30,8 @@ class MismatchError(Exception):
 
 # A dtype in which so many inputs lie beyond the bound is decided and not run further.
 _ENOUGH = 50
+# How many inputs the norms are asked to run on at a time.
+_BATCH = 32
 _PLAIN = CallForm("norm(x)")
 
 Verdict = tuple[str, str | None]
@@ -191,13 +193,26 @@ class _Pair:
 
         wrong: how many did before. ranks: takes the ranks of the inputs that the old norm takes.
         """
-        points = list(points)
-        if id(tally) not in self.differ and not wrong:
+        waiting = list(points)
+        while waiting and wrong < _ENOUGH:
+            batch, waiting = waiting[:_BATCH], waiting[_BATCH:]
+            wrong = self._batch(form, batch, tally, wrong, ranks)
+        return wrong
+
+    def _batch(
+        self,
+        form: CallForm,
+        points: list[Point],
+        tally: Tally,
+        wrong: int,
+        ranks: set[int] | None,
+    ) -> int:
+        if id(tally) not in self.differ:
             self._start(form, points, brief=True)
             summaries = [peer.summary() for peer in (self.old, self.new)]
             if summaries[0] == summaries[1]:
                 if self._all_equal(summaries[0], points, tally, ranks):
-                    return 0
+                    return wrong
             else:
                 self.differ.add(id(tally))
         self._start(form, points, brief=False)

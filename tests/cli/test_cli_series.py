@@ -121,8 +121,9 @@ def test_backport_brings_no_tests_into_site_packages(
 
 
 @pytest.mark.release
+@pytest.mark.parametrize("option", ["--no-proof", "--no-exec"])
 def test_only_takes_a_path_and_no_proof_is_told(
-    folder: Path, normport: Command, release: Callable[[str], SourceTree]
+    folder: Path, normport: Command, release: Callable[[str], SourceTree], option: str
 ) -> None:
     root, model = release("0.29.0").root, "vllm/model_executor/models/muse_glimmer.py"
     top = folder / "checkout"
@@ -131,11 +132,11 @@ def test_only_takes_a_path_and_no_proof_is_told(
         shutil.copyfile(root / path, top / path)
     shutil.copytree(root / "vllm" / "ir", top / "vllm" / "ir")
     only = ("--only", f"checkout/{model}")
-    result = normport("port", "checkout", "--out", "my out", "--no-proof", *only)
+    result = normport("port", "checkout", "--out", "my out", option, *only)
     assert result.status == 1
     assert result.out.splitlines()[-2:] == [
         "apply: git -C CHECKOUT am --keep-non-patch \"$PWD\"/'my out'/*.patch",
-        "proof: none was run (--no-proof)",
+        f"proof: none was run ({option})",
     ]
 
 

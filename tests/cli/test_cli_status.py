@@ -41,16 +41,14 @@ def test_refused_alone_is_0_and_strict_makes_it_1(folder: Path, normport: Comman
 def test_proof_makes_safe_and_unsafe(folder: Path, normport: Command) -> None:
     (folder / "model.py").write_text(MODEL)
     (folder / "scale.py").write_text(SCALE)
-    findings = normport("rewrite", "--output-format=json", ".").json["findings"]
-    assert [finding["safety"] for finding in findings] == ["safe"] * 4
+    findings = normport("rewrite", "--unsafe", "--output-format=json", ".").json["findings"]
+    assert [finding["safety"] for finding in findings] == ["safe"] * 2 + ["unsafe"] * 2
     ulps = [finding["equivalence"]["bfloat16"]["max_ulp"] for finding in findings]
-    assert ulps == [0, 0, 0, 0]
-    result = normport("rewrite", "--unsafe", "--output-format=json", "scale.py")
-    (first, _) = result.json["findings"]
+    assert ulps == [0, 0, 1, 1]
+    first = findings[2]
     assert first["target"] == "RMSNorm(config.hidden_size, eps=config.rms_norm_eps)"
     assert first["safety"] == "unsafe"
     assert first["equivalence"]["float32"]["max_ulp"] == 0
-    assert first["equivalence"]["bfloat16"]["max_ulp"] == 1
     assert first["reason"]
 
 
