@@ -14,6 +14,7 @@ from normport.codemods.uses import (
     module_cast,
 )
 from normport.codemods.values import Const, Source, Unknown, Weight
+from normport.codemods.walks import walked_use
 
 _OWN_METHODS = {"__init__", "forward", "extra_repr", "__repr__"}
 
@@ -76,6 +77,11 @@ def check_class(
     found = class_objection(module, node, uses)
     if found is not None:
         raise Refused(found.code, found.why, computes)
+    walked = walked_use(module, node)
+    if walked is not None:
+        text, line = walked
+        why = f"`{text}` in line {line}, in a walk over all modules, may mean it"
+        raise Refused("NP214", why, computes)
     _check_body(module, node, reached, computes)
 
 
