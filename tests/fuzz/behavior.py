@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fuzz.commands import FaultError
 from torch import Tensor, nn
 
+from fuzz.commands import FaultError
 from normport.kernels import reference
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from fuzz.choices import Choices
@@ -38,13 +39,15 @@ VLLM = (
     "from vllm.logger import init_logger\n",
     "from vllm.model_executor.layers.layernorm import RMSNorm as Standard\n",
     "from vllm.model_executor.layers.layernorm import RMSNorm\n",
-    "from vllm.model_executor.layers.layernorm import (\n    GemmaRMSNorm,  # Gemma's\n    RMSNorm,\n)\n",
+    "from vllm.model_executor.layers.layernorm import (\n    GemmaRMSNorm,  # Gemma's\n"
+    "    RMSNorm,\n)\n",
     "import vllm.model_executor.layers.layernorm as layernorm\n",
     "import vllm.model_executor.layers.layernorm\n",
     "from torch.nn import RMSNorm\n",
     "from vllm.model_executor.layers import layernorm\n",
     "from vllm.model_executor.layers.layernorm import *\n",
-    "try:\n    from vllm.model_executor.layers.layernorm import RMSNorm\nexcept ImportError:\n    RMSNorm = None\n",
+    "try:\n    from vllm.model_executor.layers.layernorm import RMSNorm\n"
+    "except ImportError:\n    RMSNorm = None\n",
     "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n"
     "    from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm\n",
     "import transformers_modules_that_register as register  # side effects\n",
@@ -95,14 +98,18 @@ TAILS = (
 # What the model does to its modules once they are built.
 TWEAKS = (
     "",
-    "for module in self.modules():\n    if isinstance(module, nn.Linear):\n        module.weight.data.zero_()",
-    "for module in self.modules():\n    if isinstance(module, N):\n        module.weight.data.add_(1)",
-    "for name, module in self.named_modules():\n    if name.endswith('norm1'):\n        module.tag = 1",
+    "for module in self.modules():\n    if isinstance(module, nn.Linear):\n"
+    "        module.weight.data.zero_()",
+    "for module in self.modules():\n    if isinstance(module, N):\n"
+    "        module.weight.data.add_(1)",
+    "for name, module in self.named_modules():\n    if name.endswith('norm1'):\n"
+    "        module.tag = 1",
     "for parameter in self.parameters():\n    parameter.requires_grad_(False)",
     "self.layer.norm1.weight.data.fill_(2.0)",
     "self.layer.norm1.register_forward_hook(lambda m, a, out: out * 2)",
     "for module in self.modules():\n    if hasattr(module, 'eps'):\n        module.eps = 0.5",
-    "for module in self.modules():\n    if type(module).__name__ == 'N':\n        module.requires_grad_(False)",
+    "for module in self.modules():\n    if type(module).__name__ == 'N':\n"
+    "        module.requires_grad_(False)",
     "self.layer.norm1 = self.layer.norm1.to(torch.float32)",
     "self.layer.double().to(torch.get_default_dtype())",
     "self.apply(lambda m: setattr(m, 'seen', True))",
@@ -116,7 +123,8 @@ OTHERS = (
     "from . import model\n\n\ndef make():\n    return model.N(8, 1e-6)\n",
     "from .model import *\n",
     "import model\n",
-    "from .model import Layer\n\n\nclass Sub(Layer):\n    def forward(self, x):\n        return self.norm1(x, x)\n",
+    "from .model import Layer\n\n\nclass Sub(Layer):\n    def forward(self, x):\n"
+    "        return self.norm1(x, x)\n",
 )
 
 
@@ -152,16 +160,7 @@ def model_file(choices: Choices) -> ModelFile:
 
 def _about(text: str, name: str) -> str:
     """``text`` with the class N under its name."""
-    words = text.replace("N_ ", "\0")
-    for before, after in (("N", name),):
-        words = _replaced(words, before, after)
-    return words.replace("\0", f"{name}_ ")
-
-
-def _replaced(text: str, word: str, new: str) -> str:
-    import re
-
-    return re.sub(rf"\b{word}\b", new, text)
+    return re.sub(r"\bN\b", name, text)
 
 
 def _text(choices: Choices, norms: list[NormClass], sites: list[Site]) -> str:
@@ -171,15 +170,13 @@ def _text(choices: Choices, norms: list[NormClass], sites: list[Site]) -> str:
     torch = choices.rarely("torch", TORCH, chance=0.5)
     imports = "import functools\n\n" + torch + (f"\n{vllm}" if vllm else "")
     constants = "\nEPS = 1e-6\n\n\ndef apply(module, x):\n    return module(x)\n\n\n"
-    constants += choices.rarely(
-        "mark", ("def mark(cls):\n    return cls\n\n\nclass Base(nn.Module):\n    pass\n\n\n",), chance=1
-    )
+    constants += "def mark(cls):\n    return cls\n\n\nclass Base(nn.Module):\n    pass\n\n\n"
     above = choices.rarely("above", ("", "# A norm of our own.\n", "# ----\n\n"), chance=0.3)
     defined = "".join(
         f"{norm.helpers}\n\n{above}{norm.text}\n\n" if norm.helpers else f"{above}{norm.text}\n\n"
         for norm in norms
     )
-    between = _about(choices.rarely("between", BETWEEN, chance=0.25), name)
+    between = _about(choices.rarely("between", BETWEEN, chance=0.15), name)
     layer = _layer(choices, sites) + "\n\n" + _model(choices, name)
     if choices.flag("norms last", chance=0.1):
         body = f"{layer}\n\n{defined}{between}"
@@ -188,7 +185,7 @@ def _text(choices: Choices, norms: list[NormClass], sites: list[Site]) -> str:
         body = f"if True:\n{indented}\n{between}\n\n{layer}"
     else:
         body = f"{defined}{between}\n\n{layer}"
-    tail = _about(choices.rarely("tail", TAILS, chance=0.25), name)
+    tail = _about(choices.rarely("tail", TAILS, chance=0.15), name)
     return head + imports + constants + body + (f"\n\n{tail}" if tail else "")
 
 
@@ -220,9 +217,10 @@ def _layer(choices: Choices, sites: list[Site]) -> str:
 
 
 def _model(choices: Choices, name: str) -> str:
-    tweak = _about(choices.rarely("tweak", TWEAKS, chance=0.2), name)
+    tweak = _about(choices.rarely("tweak", TWEAKS, chance=0.12), name)
     base = choices.rarely("model base", ("Layer(config)", "Special(config)"), chance=0.1)
-    special = "class Special(Layer):\n    def forward(self, x):\n        return super().forward(x) * 2\n\n\n"
+    special = "class Special(Layer):\n    def forward(self, x):\n"
+    special += "        return super().forward(x) * 2\n\n\n"
     return (
         (special if "Special" in base else "")
         + "class Model(nn.Module):\n    def __init__(self, config):\n        super().__init__()\n"

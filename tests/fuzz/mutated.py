@@ -13,7 +13,6 @@ from pathlib import Path
 
 from fuzz.commands import Done, FaultError, normport, normport_process
 from fuzz.mutations import mutate
-
 from normport.codemods.analyze import find_sites, may_hold_norm
 
 SECONDS = 120
@@ -50,10 +49,12 @@ def corpus(tree: Path) -> list[Path]:
     for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         data = path.read_bytes()
         if may_hold_norm(data):
-            verdicts = {site.verdict for site in find_sites(data, path.name)} if _ROOT in data else ()
+            verdicts = (
+                {site.verdict for site in find_sites(data, path.name)} if _ROOT in data else ()
+            )
             kind = next((kind for kind in kinds if kind in verdicts), "other")
             kinds[kind].append(path)
-    shares = {"convert": 0.1, "refuse": 1.0, "other": 1.0}
+    shares = {"convert": 0.03, "refuse": 1.0, "other": 1.0}
     many = len(kinds["other"])
     return [
         path

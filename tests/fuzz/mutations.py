@@ -11,11 +11,13 @@ Mutation = Callable[[random.Random, bytes], bytes]
 _TOKEN = re.compile(rb"[A-Za-z_]\w*|[0-9.]+|\S")
 _NORM = re.compile(rb"(?i)norm|sqrt|\bforward\b|\b__init__\b|nn\.Parameter|^class |^def |^import ")
 _INSERTED = (
-    b"\0", b"\f", b"\t", b"\r", b"\xff", b"\xe2\x80\xa8", b"\xc2\xa0", b"\\", b"\\\n", b"#", b"\"", b"'",
+    b"\0", b"\f", b"\t", b"\r", b"\xff", b"\xe2\x80\xa8", b"\xc2\xa0", b"\\", b"\\\n", b"#",
+    b"\"", b"'",
     b'"""', b"(", b")", b"[", b"]", b"{", b"}", b":", b",", b";", b"*", b"**", b"=", b":=", b"@",
     b"->", b"lambda: ", b"await ", b"yield ", b"not ", b"async ", b"del ", b"global x\n", b"f'{",
     b"if 1:\n", b"else:\n", b"match x:\n", b"import *\n", b"from . import *\n", b"class ", b"def ",
-    b"_", "é".encode(), "ſ".encode(), "名".encode(), b"0x", b"1_000_", b"1e999", b"None", b"...",
+    b"_", "é".encode(), "\u017f".encode(), "名".encode(), b"0x", b"1_000_", b"1e999", b"None",
+    b"...",
 )  # fmt: skip
 
 

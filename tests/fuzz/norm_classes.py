@@ -1,4 +1,4 @@
-"""Model-local norm classes in the ways in which people write them, and in some that only look so."""
+"""Model-local norm classes as people write them, and some that only look like one."""
 
 from __future__ import annotations
 
@@ -114,8 +114,18 @@ class _Writer:
         comment = self.rarely("type comment", ("", "  # type: ignore"), 0.15)
         returns = " -> None" if typed else ""
         lines = [f"def __init__({', '.join(parameters)}){returns}:{comment}"]
-        lines.append("    " + self.rarely("super", ("super().__init__()", "nn.Module.__init__(self)",
-                                                   f"super({self.name}, self).__init__()"), 0.1))
+        lines.append(
+            "    "
+            + self.rarely(
+                "super",
+                (
+                    "super().__init__()",
+                    "nn.Module.__init__(self)",
+                    f"super({self.name}, self).__init__()",
+                ),
+                0.1,
+            )
+        )
         lines.append(f"    self.{self.attribute} = {self.eps}")
         if self.rarely("noted size", ("", "yes")) and sized:
             lines.append(f"    self.{self.size} = {self.size}")
@@ -136,32 +146,57 @@ class _Writer:
         plain = f"self.{name} = {made}"
         registered = f'self.register_parameter("{name}", {made})'
         lines = [self.rarely("register", (plain, registered), 0.1)]
-        extra = self.rarely("extra", ("", f"nn.init.ones_(self.{name})", "self.calls = 0",
-                                      f"self.register_buffer('seen', torch.ones({self.size}))",
-                                      f"self.bias = nn.Parameter(torch.ones({self.size}))"), 0.1)
+        extra = self.rarely(
+            "extra",
+            (
+                "",
+                f"nn.init.ones_(self.{name})",
+                "self.calls = 0",
+                f"self.register_buffer('seen', torch.ones({self.size}))",
+                f"self.bias = nn.Parameter(torch.ones({self.size}))",
+            ),
+            0.1,
+        )
         return [*lines, *([extra] if extra else [])]
 
     def _switched(self, name: str, made: str, flag: str) -> list[str]:
         one = [f"self.{name} = {made} if {flag} else None"]
         two = [f"if {flag}:", f"    self.{name} = {made}", "else:", f"    self.{name} = None"]
-        three = [f"if {flag}:", f"    self.{name} = {made}", "else:",
-                 f'    self.register_parameter("{name}", None)']
+        three = [
+            f"if {flag}:",
+            f"    self.{name} = {made}",
+            "else:",
+            f'    self.register_parameter("{name}", None)',
+        ]
         return {"1": one, "2": two, "3": three}[self.pick("switch", ("1", "2", "3"))]
 
     def _root(self) -> tuple[str, bool]:
-        """The text of x / rms(x) for a float32 ``h``, and whether it is that of the standard one."""
+        """The text of x / rms(x) for a float32 ``h``; whether the standard norm rounds so."""
         eps = f"self.{self.attribute}"
-        mean = self.pick("mean", (
-            "h.pow(2).mean(-1, keepdim=True)", "(h * h).mean(dim=-1, keepdim=True)",
-            "torch.mean(h.pow(2), dim=-1, keepdim=True)", "h.square().mean((-1,), keepdim=True)",
-            "torch.mean(h ** 2, -1, True)", "(h ** 2).mean(-1, keepdim=True)",
-        ))
-        mean = self.rarely("other mean", (
-            mean, "h.pow(2).sum(-1, keepdim=True)", "h.pow(2).mean(-2, keepdim=True)",
-            "(h - h.mean(-1, keepdim=True)).pow(2).mean(-1, keepdim=True)",
-            "h.abs().pow(2).mean(-1, keepdim=True)", "h.pow(2).mean()",
-            "h[..., :4].pow(2).mean(-1, keepdim=True)",
-        ), 0.06)
+        mean = self.pick(
+            "mean",
+            (
+                "h.pow(2).mean(-1, keepdim=True)",
+                "(h * h).mean(dim=-1, keepdim=True)",
+                "torch.mean(h.pow(2), dim=-1, keepdim=True)",
+                "h.square().mean((-1,), keepdim=True)",
+                "torch.mean(h ** 2, -1, True)",
+                "(h ** 2).mean(-1, keepdim=True)",
+            ),
+        )
+        mean = self.rarely(
+            "other mean",
+            (
+                mean,
+                "h.pow(2).sum(-1, keepdim=True)",
+                "h.pow(2).mean(-2, keepdim=True)",
+                "(h - h.mean(-1, keepdim=True)).pow(2).mean(-1, keepdim=True)",
+                "h.abs().pow(2).mean(-1, keepdim=True)",
+                "h.pow(2).mean()",
+                "h[..., :4].pow(2).mean(-1, keepdim=True)",
+            ),
+            0.06,
+        )
         forms = (
             (f"h * torch.rsqrt({mean} + {eps})", True),
             (f"h * ({mean} + {eps}).rsqrt()", True),
@@ -178,7 +213,11 @@ class _Writer:
         method = self.rarely("method", ("", "extra_repr", "reset", "property"), 0.15)
         return {
             "": [],
-            "extra_repr": ["def extra_repr(self):", f'    return f"eps={{self.{self.attribute}}}"', ""],
+            "extra_repr": [
+                "def extra_repr(self):",
+                f'    return f"eps={{self.{self.attribute}}}"',
+                "",
+            ],
             "reset": ["def reset_parameters(self):", "    pass", ""],
             "property": ["@property", "def width(self):", "    return 3", ""],
         }[method]
@@ -186,14 +225,35 @@ class _Writer:
     def _forward(self, root: str) -> list[str]:
         x = self.x
         typed = self.choices.flag(f"{self.key}.typed forward", chance=0.5)
-        head = f"def forward(self, {x}: torch.Tensor) -> torch.Tensor:" if typed else f"def forward(self, {x}):"
+        head = (
+            f"def forward(self, {x}: torch.Tensor) -> torch.Tensor:"
+            if typed
+            else f"def forward(self, {x}):"
+        )
         residual = self.rarely("second", ("", "residual=None", "scale=1.0"), 0.05)
         if residual:
             head = f"def forward(self, {x}, {residual}):"
-        wide = self.pick("wide", (f"{x}.float()", f"{x}.to(torch.float32)",
-                                  f"{x}.to(dtype=torch.float32)", f"{x}.type(torch.float32)"))
-        wide = self.rarely("other wide", (wide, x, f"{x}.contiguous().float()", f"{x}.double()",
-                                          f"{x}.clone().float()", f"{x}[..., :].float()"), 0.06)
+        wide = self.pick(
+            "wide",
+            (
+                f"{x}.float()",
+                f"{x}.to(torch.float32)",
+                f"{x}.to(dtype=torch.float32)",
+                f"{x}.type(torch.float32)",
+            ),
+        )
+        wide = self.rarely(
+            "other wide",
+            (
+                wide,
+                x,
+                f"{x}.contiguous().float()",
+                f"{x}.double()",
+                f"{x}.clone().float()",
+                f"{x}[..., :].float()",
+            ),
+            0.06,
+        )
         lines = [f"h = {wide}"]
         if residual == "scale=1.0":
             lines.append("h = h * scale")
@@ -204,7 +264,8 @@ class _Writer:
             lines.append("h = self._norm(h)")
         elif shape == "function":
             function = f"_rms_{self.name.strip('_').lower()}"
-            self.helpers = f"def {function}(h, eps):\n    return {root.replace(f'self.{self.attribute}', 'eps')}\n"
+            root = root.replace(f"self.{self.attribute}", "eps")
+            self.helpers = f"def {function}(h, eps):\n    return {root}\n"
             lines.append(f"h = {function}(h, self.{self.attribute})")
         else:
             lines.append(f"h = {root}")
@@ -224,15 +285,25 @@ class _Writer:
             return [f"return {back.format('h')}"]
         name = self.parameter
         weight = f"self.{name}"
-        wide = self.pick("wide weight", (f"{weight}.float()", f"{weight}.to(torch.float32)", weight))
+        wide = self.pick(
+            "wide weight", (f"{weight}.float()", f"{weight}.to(torch.float32)", weight)
+        )
         if self.kind == "rounded":
-            product = self.pick("order", (f"{weight} * {back.format('h')}", f"{back.format('h')} * {weight}"))
+            product = self.pick(
+                "order", (f"{weight} * {back.format('h')}", f"{back.format('h')} * {weight}")
+            )
             return [f"return {product}"]
         if self.kind == "offset":
             self.narrow = wide == weight
             wide = self.pick("offset", (f"(1.0 + {wide})", f"({wide} + 1)", f"(1 + {wide})"))
-            wide = self.rarely("other offset", (wide, f"(0.5 + self.{name})", f"({wide} + 1.0 - 0)"), 0.1)
+            wide = self.rarely(
+                "other offset", (wide, f"(0.5 + self.{name})", f"({wide} + 1.0 - 0)"), 0.1
+            )
         product = self.pick("order", (f"(h * {wide})", f"({wide} * h)"))
         if self.kind == "flag":
-            return [f"if {weight} is not None:", f"    h = h * {wide}", f"return {back.format('h')}"]
+            return [
+                f"if {weight} is not None:",
+                f"    h = h * {wide}",
+                f"return {back.format('h')}",
+            ]
         return [f"return {back.format(product)}"]

@@ -45,7 +45,8 @@ CONSTRUCTIONS = (
     "torch.manual_seed(1); self.@ = {}",
     "for _ in range(1):\n    self.@ = {}",
     "self.@ = {} or None",
-    "match config.wide:\n    case True:\n        self.@ = {}\n    case _:\n        self.@ = nn.Identity()",
+    "match config.wide:\n    case True:\n        self.@ = {}\n"
+    "    case _:\n        self.@ = nn.Identity()",
 )
 
 CALLS = (
@@ -85,7 +86,8 @@ HEADS = (
     "q = x.unflatten(-1, (self.heads, self.head_dim))\nq = self.@(q)\nx = q.flatten(-2)",
     "q, k = x.split([self.head_dim, self.head_dim], dim=-1)\n"
     "q, k = self.@(q), self.@(k)\nx = torch.cat([q, k], dim=-1)",
-    "q = x.reshape(*x.shape[:-1], -1, self.head_dim)\nx = self.@(q.float()).reshape(x.shape).to(x.dtype)",
+    "q = x.reshape(*x.shape[:-1], -1, self.head_dim)\n"
+    "x = self.@(q.float()).reshape(x.shape).to(x.dtype)",
     "q = x.view(*x.shape[:-1], self.heads, self.head_dim).transpose(1, 2)\n"
     "x = self.@(q).transpose(1, 2).reshape(x.shape)",
 )
@@ -114,7 +116,7 @@ def site(choices: Choices, key: str, attribute: str, norm: NormClass) -> Site:
         comment = choices.rarely(f"{key}.comment", ("", "  # as trained"), chance=0.4)
         lines = "".join(f"    {text},{comment}\n" for text in arguments)
         call = f"{norm.name}(\n{lines})"
-    form = choices.rarely(f"{key}.built", CONSTRUCTIONS, chance=0.5)
+    form = choices.rarely(f"{key}.built", CONSTRUCTIONS, chance=0.35)
     built = form.replace("@", attribute)
     built = built.replace("{...}", ", ".join(arguments)).replace("{.}", "config.hidden_size")
     indent = next(
@@ -125,16 +127,20 @@ def site(choices: Choices, key: str, attribute: str, norm: NormClass) -> Site:
     if norm.weightless:
         called = choices.pick(f"{key}.called", HEADS)
     else:
-        called = choices.rarely(f"{key}.called", CALLS, chance=0.45)
+        called = choices.rarely(f"{key}.called", CALLS, chance=0.35)
     return Site(built, called.replace("@", attribute))
 
 
 def _named(text: str, name: str) -> str:
-    return text.replace(": N =", f": {name} =").replace('"N"', f'"{name}"').replace(
-        "type: N", f"type: {name}"
-    ).replace("partial(N,", f"partial({name},").replace("'rms': N,", f"'rms': {name},").replace(
-        "= N if", f"= {name} if"
-    ).replace("is N else", f"is {name} else")
+    return (
+        text.replace(": N =", f": {name} =")
+        .replace('"N"', f'"{name}"')
+        .replace("type: N", f"type: {name}")
+        .replace("partial(N,", f"partial({name},")
+        .replace("'rms': N,", f"'rms': {name},")
+        .replace("= N if", f"= {name} if")
+        .replace("is N else", f"is {name} else")
+    )
 
 
 def _arguments(choices: Choices, key: str, norm: NormClass) -> list[str]:
@@ -151,9 +157,7 @@ def _arguments(choices: Choices, key: str, norm: NormClass) -> list[str]:
     if eps:
         named = keywords or norm.keyword_only or choices.flag(f"{key}.named", chance=0.7)
         found.append(f"{norm.eps}={eps}" if named else eps)
-    if norm.flag is not None and (
-        norm.weightless or choices.flag(f"{key}.flag given", chance=0.3)
-    ):
+    if norm.flag is not None and (norm.weightless or choices.flag(f"{key}.flag given", chance=0.3)):
         found.append(f"{norm.flag}={not norm.weightless}")
     if keywords and choices.flag(f"{key}.turned", chance=0.3):
         found.reverse()
