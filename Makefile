@@ -2,6 +2,7 @@
 #
 #   make port    the main job on vLLM 0.29.0: the patch series and its proof, in out/0.29.0
 #   make test    the whole test suite, with the real vLLM engine on the CPU
+#   make fuzz    2,000 generated model files and 5,000 mutated ones through the command
 #
 # PYTHON names another interpreter; PIP_ARGS goes to pip install, e.g. for another index.
 
@@ -10,6 +11,7 @@ PIP_ARGS ?=
 RELEASE ?= 0.29.0
 RELEASES := 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0
 PYTEST_ARGS ?=
+FUZZ_ARGS ?=
 
 # PyTorch's index of CPU builds, asked only where pip's configured places lack the build.
 TORCH := torch==2.13.0
@@ -22,7 +24,7 @@ NORMPORT := $(PORT_ENV)/bin/normport
 TYPECHECK := build/typecheck
 
 .DEFAULT_GOAL := port
-.PHONY: port test test-env lint format bench patches check-patches census check-census clean
+.PHONY: port test test-env lint format bench fuzz patches check-patches census check-census clean
 
 # The stamp comes last: an environment whose making was interrupted is made anew.
 $(PORT_ENV)/stamp: pyproject.toml
@@ -69,6 +71,10 @@ bench: $(PORT_ENV)/stamp
 	@$(PORT_ENV)/bin/python -c '$(BENCH_TOOLS)' | xargs $(PIP) 2>$(PORT_ENV)/pip.log \
 	  || echo "not all tools to compare with could be installed; see $(PORT_ENV)/pip.log" >&2
 	@$(PORT_ENV)/bin/python bench/scan.py
+
+# A failing case is kept in out/fuzz with its seed; FUZZ_ARGS="--help" tells the options.
+fuzz: $(PORT_ENV)/stamp
+	@cd tests && $(abspath $(PORT_ENV))/bin/python -m fuzz $(FUZZ_ARGS)
 
 patches: $(PORT_ENV)/stamp
 	@for release in $(RELEASES); do \

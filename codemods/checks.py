@@ -13,6 +13,7 @@ from normport.codemods.uses import (
     module_cast,
 )
 from normport.codemods.values import Const, Source, Unknown, Weight
+from normport.codemods.walks import walked_use
 
 _OWN_METHODS = {"__init__", "forward", "extra_repr", "__repr__"}
 
@@ -63,6 +64,11 @@ def check_class(
         text = ", ".join(ast.unparse(base) for base in node.bases) or "nothing"
         raise Refused("NP211", f"it inherits from {text}, not from nn.Module alone", computes)
     for module in modules:
+        walked = walked_use(module, node)
+        if walked is not None:
+            text, line = walked
+            why = f"`{text}` in line {line}, in a walk over all modules, may mean it"
+            raise Refused("NP214", why, computes)
         _check_body(module, node, reached, computes)
 
 

@@ -240,11 +240,9 @@ def _settings(common: Settings, batch: Batch, dims: Mapping[str, str]) -> Settin
 def _recover(request: Request) -> None:
     """Complete what an interrupted ``--write`` left, or say that something was left."""
     for root in dict.fromkeys(argument_root(path) for path in request.paths):
-        if not was_interrupted(root):
-            continue
         if request.write:
             say_recovered(root)
-        else:
+        elif was_interrupted(root):
             note(f"note: an interrupted run left {root} half changed; --write completes it.")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from normport.tools import git, transaction, workspace
 from normport.tools.definitions import definitions
 from normport.tools.errors import UserError
+from normport.tools.locks import locked
 from normport.tools.mailbox import format_patch
 from normport.tools.manifest import NAME, OPTIONAL, Manifest, Obsolete, PatchedFile, PatchEntry
 from normport.tools.manifest import load as load_manifest
@@ -166,7 +167,7 @@ def _replace(out: Path, files: Mapping[str, bytes]) -> None:
     made = _make(out)
     try:
         root = Path(os.path.realpath(out))
-        with workspace.locked(root):
+        with locked(root):
             transaction.recover(root, workspace.journal_path(root))
             held = _own_files(root, out)
             steps = [

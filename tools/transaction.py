@@ -4,69 +4,55 @@ A journal is written first. It names every file with the sha256 of what it holds
 Then each new content is written beside its file (``.NAME.normport-new``) and each old one kept by
 a link (``.NAME.normport-old``), then the renames happen, then the journal goes. Whoever finds a
 journal can tell from the hashes how far its run came, and finish the work or take it back.
+
+The files may lie below several roots with a journal each. Every journal names the others: all are
+complete before the first file changes, and none goes before the last file is as it shall be. So a
+journal that is missing beside another one of the same run was never written, if the files still
+are as before, and is done with, if they are not.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import shutil
-import stat
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from normport.tools.errors import UserError
+from normport.tools.journal import (
+    Entry,
+    Journal,
+    Place,
+    Step,
+    checked_path,
+    digest,
+    from_json,
+    record,
+    to_json,
+)
+from normport.tools.locks import folders_locked
+from normport.tools.staging import (
+    changed,
+    check_place,
+    forget,
+    held,
+    new_path,
+    old_path,
+    put_back,
+    remove,
+    stage,
+    staged,
+    sync_folder,
+    write,
+)
+
+__all__ = ["Step", "Work", "checked_path", "commit", "commit_all", "companions", "digest"]
 
 _NOTHING_CHANGED = "no file was changed"
 _UNTIDY = "mend that and run normport again, which completes the change"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One file: ``before`` None creates it, ``after`` None removes it."""
-
-    path: str
-    before: bytes | None
-    after: bytes | None
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A step in the journal: sha256 in place of content."""
-
-    path: str
-    before: str | None
-    after: str | None
-
-
-@dataclass(frozen=True)
-class Journal:
-    """What a run set out to do below ``root``, and the folders it makes for it, outermost first."""
-
-    entries: tuple[Entry, ...]
-    folders: tuple[str, ...]
-
-
-def digest(content: bytes | None) -> str | None:
-    """The sha256 in hexadecimal; None for a file that is not there."""
-    return None if content is None else hashlib.sha256(content).hexdigest()
-
-
-def checked_path(path: str) -> str:
-    """``path`` if it is relative, stays below its root and out of git's own folder.
-
-    Raises:
-        UserError: it does not.
-    """
-    parts = PurePosixPath(path).parts
-    clean = "/".join(parts) == path and "\0" not in path and "\\" not in path
-    if not parts or not clean or path.startswith("/") or ".." in parts or parts[0] == ".git":
-        raise UserError(f"{path!r} is no path of a file inside the tree: it was not touched.")
-    return path
 
 
 @dataclass(frozen=True)
@@ -78,76 +64,121 @@ class Work:
     journal: Path
 
 
+@dataclass(frozen=True)
+class _Part:
+    """One root of a run. begun: the paths that this process has changed, or was about to."""
+
+    place: Place
+    record: Journal
+    begun: set[str] = field(default_factory=set)
+
+    @property
+    def targets(self) -> Iterator[tuple[Path, Entry]]:
+        for entry in self.record.entries:
+            yield self.place.root / entry.path, entry
+
+    @property
+    def swapped(self) -> Iterator[tuple[Path, Entry]]:
+        """Those that this process has changed."""
+        for target, entry in self.targets:
+            moved = target if entry.after is None else new_path(target)
+            if entry.path in self.begun and not os.path.lexists(moved):
+                yield target, entry
+
+
 def commit(root: Path, steps: Sequence[Step], journal: Path) -> None:
     """Carry out all ``steps`` below ``root`` or none of them; see ``commit_all``."""
     commit_all([Work(root, steps, journal)])
 
 
 def commit_all(work: Sequence[Work]) -> None:
-    """Carry out all steps of all ``work`` or none of them.
+    """Carry out all steps of all ``work`` or none of them, also when the process is killed: then
+    whatever ``recover`` does in one root it does in all.
 
-    Each root has its own journal; all of them are complete before the first file changes, and
-    none goes before the last file is changed. So what a killed run leaves is completed in every
-    root, except that, killed while it still wrote the new contents, it may leave some roots to be
-    completed and others untouched.
-
-    The files must hold what the steps say they hold before. A file keeps its mode and, where the
-    process may, its owner.
+    The files must hold what the steps say they hold before; one that somebody changes meanwhile
+    is left as it then is, and so are all others. A file keeps its mode and, where the process may,
+    its owner.
 
     Raises:
-        UserError: a file cannot be written; every file is as it was.
+        UserError: a file cannot be written, or another run is at work on it; every file is as it
+            was.
     """
-    with ExitStack() as undo:
-        records = [_prepare(part, undo) for part in work]
-        for part, record in zip(work, records, strict=True):
-            _swap_all(part.root, record, _NOTHING_CHANGED)
-        undo.pop_all()
-    for part, record in zip(work, records, strict=True):
-        with _naming(f"The journal in {part.journal.parent}", _UNTIDY):
-            _tidy(part.root, record, part.journal)
+    places = [Place(part.root, part.journal) for part in work]
+    run = secrets.token_hex(16)
+    parts = [
+        _Part(place, record(place, part.steps, run, [p for p in places if p != place]))
+        for place, part in zip(places, work, strict=True)
+    ]
+    with folders_locked(_folders(parts)):
+        try:
+            for part, wanted in zip(parts, work, strict=True):
+                _prepare(part, wanted.steps)
+            for part in parts:
+                _swap_all(part, _NOTHING_CHANGED)
+            for part in parts:
+                _check_kept(part)
+        except BaseException:
+            _undo(parts)
+            raise
+        _tidy_all(parts)
 
 
-def _prepare(work: Work, undo: ExitStack) -> Journal:
-    """Write the journal and all new contents, with in ``undo`` what takes everything back."""
-    root, journal = work.root, work.journal
-    record = Journal(
-        tuple(Entry(checked_path(s.path), digest(s.before), digest(s.after)) for s in work.steps),
-        _missing_folders(root, work.steps),
-    )
+def _prepare(part: _Part, steps: Sequence[Step]) -> None:
+    """Write the journal and all new contents, and keep the old ones."""
+    root, journal = part.place.root, part.place.journal
     with _naming(f"The journal in {journal.parent}", _NOTHING_CHANGED):
-        undo.callback(_forget, _new(journal))
-        _write(_new(journal), _to_json(record), None)
-        os.replace(_new(journal), journal)
-        _sync_folder(journal.parent)
-    undo.callback(_take_back, root, record, journal)
-    for folder in record.folders:
+        write(new_path(journal), to_json(part.record), None)
+        os.replace(new_path(journal), journal)
+        sync_folder(journal.parent)
+    for folder in part.record.folders:
         with _naming(str(root / folder), _NOTHING_CHANGED):
             os.mkdir(root / folder)
-    for step in work.steps:
+    for step in steps:
         with _naming(f"{step.path} in {root}", _NOTHING_CHANGED):
-            _stage(root / step.path, step)
-    return record
+            stage(root, step)
+
+
+def companions(place: Place) -> list[Place]:
+    """The other roots of the run whose journal lies at ``place``, as far as theirs are there too.
+
+    Raises:
+        UserError: one of the journals is damaged or cannot be read.
+    """
+    with _naming(f"The journal in {place.journal.parent}", _UNTIDY):
+        if not os.path.lexists(place.journal):
+            return []
+        journal = from_json(place.journal)
+        return [
+            other
+            for other in journal.others
+            if os.path.lexists(other.journal) and from_json(other.journal).run == journal.run
+        ]
 
 
 def recover(root: Path, journal: Path) -> Literal["completed", "taken back"] | None:
-    """Finish what an interrupted run left, or take it back when its new contents are incomplete.
+    """Finish what an interrupted run left, or take it back when its new contents are incomplete;
+    in all roots of that run (``companions``), which the caller keeps locked.
 
     Returns None when no run was interrupted.
 
     Raises:
         UserError: a file is neither as that run found it nor as it wanted it; nothing is touched.
     """
+    place = Place(root, journal)
+    found = [place, *companions(place)]
     with _naming(f"The journal in {journal.parent}", _UNTIDY):
         if not os.path.lexists(journal):
-            _forget(_new(journal))
+            forget(new_path(journal))
             return None
-        record = _from_json(journal)
-        if all(_completable(root, entry) for entry in record.entries):
-            _swap_all(root, record, _UNTIDY)
-            _tidy(root, record, journal)
-            return "completed"
-    _take_back(root, record, journal)
-    return "taken back"
+        parts = [_Part(there, from_json(there.journal)) for there in found]
+        with folders_locked(_folders(parts)):
+            if _can_complete(parts):
+                for part in parts:
+                    _swap_all(part, _UNTIDY)
+                _tidy_all(parts)
+                return "completed"
+            _take_back(parts)
+            return "taken back"
 
 
 @contextmanager
@@ -160,177 +191,131 @@ def _naming(path: str, outcome: str) -> Iterator[None]:
         ) from error
 
 
-def _new(path: Path) -> Path:
-    return path.with_name(f".{path.name}.normport-new")
+def _folders(parts: Iterable[_Part]) -> set[Path]:
+    return {target.parent for part in parts for target, _ in part.targets}
 
 
-def _old(path: Path) -> Path:
-    return path.with_name(f".{path.name}.normport-old")
-
-
-def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        os.unlink(path)
-
-
-def _forget(path: Path) -> None:
-    with suppress(OSError):  # What stays is removed by the next run.
-        os.unlink(path)
-
-
-def _missing_folders(root: Path, steps: Sequence[Step]) -> tuple[str, ...]:
-    folders: dict[str, None] = {}
-    for step in steps:
-        for parent in reversed(PurePosixPath(step.path).parents[:-1]):
-            if not (root / parent).is_dir():
-                folders[str(parent)] = None
-    return tuple(folders)
-
-
-def _write(path: Path, content: bytes, like: os.stat_result | None) -> None:
-    """Create ``path`` with the mode and owner of ``like``; it is on the disk on return."""
-    _remove(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-        if like is not None:
-            with suppress(OSError):  # Only root may give a file away, and not everywhere.
-                os.fchown(descriptor, like.st_uid, like.st_gid)
-            os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _stage(target: Path, step: Step) -> None:
-    """Everything that can fail for want of room or rights, before any file changes."""
-    like = None if step.before is None else os.stat(target, follow_symlinks=False)
-    if step.after is not None:
-        _write(_new(target), step.after, like)
-    if step.before is not None and step.after is not None:
-        _remove(_old(target))
-        try:
-            os.link(target, _old(target), follow_symlinks=False)
-        except OSError:  # A file system without hard links.
-            shutil.copy2(target, _old(target))
-
-
-def _swap_all(root: Path, record: Journal, outcome: str) -> None:
-    for entry in record.entries:
+def _swap_all(part: _Part, outcome: str) -> None:
+    root = part.place.root
+    for target, entry in part.targets:
         with _naming(f"{entry.path} in {root}", outcome):
-            _swap(root / entry.path, entry)
-    _sync_parents(root, record)
+            now = held(target)
+            if now == entry.after:
+                continue
+            check_place(root, entry.path)
+            if now != entry.before:
+                raise changed(root, entry.path)
+            part.begun.add(entry.path)
+            if entry.after is None:
+                os.replace(target, old_path(target))
+            else:
+                os.replace(new_path(target), target)
+    _sync_parents(part)
 
 
-def _tidy(root: Path, record: Journal, journal: Path) -> None:
+def _check_kept(part: _Part) -> None:
+    """Whether somebody who had an old file open wrote into it after it was looked at."""
+    for target, entry in part.swapped:
+        if held(old_path(target)) not in (entry.before, None):
+            raise changed(part.place.root, entry.path)
+
+
+def _tidy_all(parts: Sequence[_Part]) -> None:
+    for part in parts:
+        with _naming(f"The journal in {part.place.journal.parent}", _UNTIDY):
+            _tidy(part)
+
+
+def _tidy(part: _Part) -> None:
     """Remove our own files; the journal goes last, so that it names them while they are there."""
-    for entry in record.entries:
-        _remove(_new(root / entry.path))
-        _remove(_old(root / entry.path))
-    os.unlink(journal)
-    _sync_folder(journal.parent)
+    for target, _ in part.targets:
+        remove(new_path(target))
+        remove(old_path(target))
+    remove(part.place.journal)
+    sync_folder(part.place.journal.parent)
 
 
-def _swap(target: Path, entry: Entry) -> None:
-    if _held(target) == entry.after:
-        return
-    if entry.after is None:
-        os.replace(target, _old(target))
-    else:
-        os.replace(_new(target), target)
+def _undo(parts: Sequence[_Part]) -> None:
+    """Put back what this process has changed; what it has not is nobody's business but others'.
+
+    Raises:
+        UserError: a file cannot be put back; the journal stays for another try.
+    """
+    with _naming("The tree", "an interrupted change is only partly undone, so run normport again"):
+        for part in parts:
+            for target, entry in part.swapped:
+                if held(target) not in (entry.before, entry.after):
+                    raise _meddled(part, entry)
+        for part in parts:
+            for target, entry in part.swapped:
+                if held(target) != entry.before:
+                    put_back(target, entry)
+        _forget_all(parts)
 
 
-def _take_back(root: Path, record: Journal, journal: Path) -> None:
+def _take_back(parts: Sequence[_Part]) -> None:
     """Put every file back as it was before the run.
 
     Raises:
         UserError: a file cannot be put back; the journal stays for another try.
     """
-    for entry in record.entries:
-        if not _restorable(root, entry):
-            raise UserError(
-                f"{entry.path} was changed by somebody else while or after a normport run was "
-                f"interrupted: restore it, or remove {journal} to keep all files as they are, "
-                "then run again."
-            )
+    for part in parts:
+        for _, entry in part.targets:
+            if not _restorable(part.place.root, entry):
+                raise _meddled(part, entry)
     with _naming("The tree", "an interrupted change is only partly undone, so run normport again"):
-        for entry in record.entries:
-            target = root / entry.path
-            if _held(target) != entry.before:
-                if entry.before is None:
-                    os.unlink(target)
-                else:
-                    os.replace(_old(target), target)
-        _sync_parents(root, record)
-        for entry in record.entries:
-            _remove(_new(root / entry.path))
-        for folder in reversed(record.folders):
+        for part in parts:
+            for target, entry in part.targets:
+                if held(target) != entry.before:
+                    put_back(target, entry)
+        _forget_all(parts)
+
+
+def _forget_all(parts: Sequence[_Part]) -> None:
+    """Remove everything that was made for a change that is taken back, when all of it is."""
+    for part in parts:
+        _sync_parents(part)
+    for part in parts:
+        forget(new_path(part.place.journal))
+        for target, _ in part.targets:
+            remove(new_path(target))
+        for folder in reversed(part.record.folders):
             with suppress(OSError):  # Somebody put something else there, or it was never made.
-                os.rmdir(root / folder)
-        _tidy(root, record, journal)
+                os.rmdir(part.place.root / folder)
+        _tidy(part)
 
 
-def _held(path: Path) -> str | None:
-    """The sha256 of a file; None when there is none, ``not a file`` for anything else."""
-    try:
-        if not stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode):
-            return "not a file"
-        return digest(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def _meddled(part: _Part, entry: Entry) -> UserError:
+    return UserError(
+        f"{entry.path} was changed by somebody else while or after a normport run was "
+        f"interrupted: restore it, or remove {part.place.journal} to keep all files as they are, "
+        "then run again."
+    )
 
 
-def _completable(root: Path, entry: Entry) -> bool:
-    target = root / entry.path
-    held = _held(target)
-    if held == entry.after:
-        return True
-    return held == entry.before and (entry.after is None or _held(_new(target)) == entry.after)
+def _can_complete(parts: Sequence[_Part]) -> bool:
+    """Whether all that the run wanted can be had; see the module for a journal that is missing."""
+    known = {other for part in parts for other in part.record.others}
+    whole = known <= {part.place for part in parts}
+    for part in parts:
+        for target, entry in part.targets:
+            now = held(target)
+            if now == entry.after:
+                if held(old_path(target)) not in (entry.before, None):
+                    raise _meddled(part, entry)
+            elif not (whole and now == entry.before and staged(target, entry)):
+                return False
+    return True
 
 
 def _restorable(root: Path, entry: Entry) -> bool:
     target = root / entry.path
-    held = _held(target)
-    if held == entry.before:
+    now = held(target)
+    if now == entry.before:
         return True
-    return held == entry.after and (entry.before is None or _held(_old(target)) == entry.before)
+    return now == entry.after and (entry.before is None or held(old_path(target)) == entry.before)
 
 
-def _sync_parents(root: Path, record: Journal) -> None:
-    for folder in {(root / entry.path).parent for entry in record.entries}:
-        _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    # Some network file systems refuse this; the order of the renames still holds there.
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _to_json(record: Journal) -> bytes:
-    return json.dumps({"schema": 1, **asdict(record)}, indent=1).encode()
-
-
-def _from_json(path: Path) -> Journal:
-    try:
-        if not path.is_file():
-            raise ValueError(path)
-        content = json.loads(path.read_bytes())
-        if content["schema"] != 1:
-            raise ValueError(content["schema"])
-        entries = [Entry(e["path"], e["before"], e["after"]) for e in content["entries"]]
-        folders = [checked_path(folder) for folder in content["folders"]]
-        for entry in entries:
-            checked_path(entry.path)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"{path} is not a journal that this normport wrote: remove it if no normport run is "
-            "to be completed."
-        ) from error
-    return Journal(tuple(entries), tuple(folders))
+def _sync_parents(part: _Part) -> None:
+    for folder in _folders([part]):
+        sync_folder(folder)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import stat
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
 from normport.tools import git, transaction
 from normport.tools.errors import UserError
+from normport.tools.journal import Place
+from normport.tools.locks import lock_path, locked
 from normport.tools.transaction import Step, Work
 from normport.tools.tree import FileChange
 
@@ -52,26 +53,42 @@ def apply_everywhere(
         here += [change for change in wanted if change not in here]
     squashed = {root: _squashed(wanted) for root, wanted in merged.items()}
     with ExitStack() as locks:
-        for root in sorted(squashed):
-            locks.enter_context(locked(root))
-        for root in squashed:
-            transaction.recover(root, journal_path(root))
+        _recover_all(squashed, locks)
         _carry_out(squashed, allow_dirty)
 
 
 def recover(root: Path) -> Literal["completed", "taken back"] | None:
     """Complete, or take back, what an interrupted run of ours left below ``root``.
 
-    Call it before reading files that are to be changed; None when nothing was left.
+    What it left below other roots goes the same way. Call it before reading files that are to be
+    changed; None when no file may be half changed.
 
     Raises:
         UserError: somebody else changed a file since, or it cannot be written.
     """
     root = _real(root)
-    if not was_interrupted(root):
+    if not (was_interrupted(root) or os.path.lexists(lock_path(root))):
         return None
-    with locked(root):
-        return transaction.recover(root, journal_path(root))
+    with ExitStack() as locks:
+        return _recover_all([root], locks)[root]
+
+
+def _recover_all(
+    roots: Iterable[Path], locks: ExitStack
+) -> dict[Path, Literal["completed", "taken back"] | None]:
+    """Lock ``roots`` and recover them, with all other roots of the runs that were interrupted."""
+    held = sorted(roots)
+    for root in held:
+        locks.enter_context(locked(root))
+    outcomes: dict[Path, Literal["completed", "taken back"] | None] = {}
+    for root in tuple(held):
+        journal = journal_path(root)
+        for other in transaction.companions(Place(root, journal)):
+            if other.root not in held:
+                locks.enter_context(locked(other.root))
+                held.append(other.root)
+        outcomes[root] = transaction.recover(root, journal)
+    return outcomes
 
 
 def was_interrupted(root: Path) -> bool:
@@ -125,51 +142,6 @@ def journal_path(root: Path) -> Path:
     """Where the journal of a run on ``root`` lies: out of sight in git's folder if there is one."""
     folder = git.git_folder(root)
     return folder / "normport-journal" if folder else root / ".normport-journal"
-
-
-@contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Keep every other run of normport from changing ``root``.
-
-    Raises:
-        UserError: another run holds it, or the lock cannot be written.
-    """
-    folder = git.git_folder(root)
-    path = folder / "normport.lock" if folder else root / ".normport.lock"
-    try:
-        descriptor = _lock(path)
-    except BlockingIOError as error:
-        raise UserError(
-            f"Another normport run is changing {root}: wait until it ends, then run again."
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"{root} cannot be written ({error.strerror or error}): no file was changed; make it "
-            "writable, or work on a copy of it."
-        ) from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # One that stays holds nobody up.
-            os.unlink(path)
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> int:
-    while True:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except FileNotFoundError:
-            pass
-        except OSError:
-            os.close(descriptor)
-            raise
-        # The run before us removed its lock file after we opened it: take a new one.
-        os.close(descriptor)
 
 
 def _squashed(changes: Sequence[FileChange]) -> list[Step]:
