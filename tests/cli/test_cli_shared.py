@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_sources import MODEL, Command
-from test_cli_outside import UNPROVEN, write
+from cli_sources import MODEL, UNPROVEN, Command
+from test_cli_outside import write
 
 from normport.tools.discover import discover
-from normport.tools.pipeline import Settings, run_files
+from normport.tools.pipeline import Settings, run
 from normport.tools.sharing import grouped, united
 
 OTHER = """\
@@ -207,7 +207,7 @@ def test_files_that_change_together_are_one_patch(folder: Path) -> None:
     write(folder, {**PACKAGE, "pkg/a_user.py": OTHER, "pkg/apart.py": MODEL})
     files, errors = discover([folder])
     settings = Settings(proof=False, accept=frozenset({"unproven"}))
-    report = run_files(files, errors, settings)
+    report = run(files, errors, settings)
     groups = [[one.file.name for one in group] for group in grouped(report.changed)]
     assert groups == [["model.py", "a_user.py"], ["apart.py"]]
     both = united(grouped(report.changed)[0])
