@@ -202,10 +202,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one length only: what a norm computes wrongly shows in them already."""
+    monkeypatch.setattr(proof_compare, "SIZES", (64,))
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[str, Equivalence]:
-    cases = EQUAL | BOUNDED
-    cases |= {name: case for table in (DIFFERENT, FAILED) for name, (case, _) in table.items()}
+    cases = EQUAL | BOUNDED | {name: case for name, (case, _) in FAILED.items()}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("A_PASSWORD", "secret")
         return dict(zip(cases, prove(list(cases.values()), None), strict=True))
@@ -231,9 +236,10 @@ def test_another_rounding_is_bounded(found: dict[str, Equivalence], name: str) -
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_another_computation_is_different(found: dict[str, Equivalence], name: str) -> None:
-    result = found[name]
-    assert (result.status, DIFFERENT[name][1] in str(result.reason)) == ("different", True), result
+def test_another_computation_is_different(name: str, short: None) -> None:
+    case, reason = DIFFERENT[name]
+    result = run(case)
+    assert (result.get("status"), reason in str(result)) == ("different", True), result
 
 
 @pytest.mark.parametrize("name", FAILED)
@@ -379,8 +385,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_of_call_is_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof_compare, "SIZES", (64,))  # the others run the same code
+def test_every_form_of_call_is_run(name: str, short: None) -> None:
     case, status, reason = FORMS[name]
     result = run(case)
     assert result.get("status", "failed") == status, result
