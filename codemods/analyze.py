@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 
 from normport.codemods.classes import ClassReader
+from normport.codemods.elsewhere import Elsewhere
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.registry import LAYERNORM
@@ -21,8 +22,10 @@ from normport.codemods.uses import class_uses
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
 # RMS normalisation takes a root of a mean, or calls a function that does. Other files are not
 # parsed: parsing is nearly all that a scan costs.
-_ROOT_HINT = re.compile(r"sqrt|-\s*0\.5|rms_norm\s*\(")
-_MEAN_HINT = re.compile(r"\bmean\s*\(|\bsum\s*\(|rms_norm\s*\(")
+_ROOT_HINT = re.compile(
+    r"sqrt|\*\*\s*\(?-?\s*0?\.5|-\s*0\.5|rms_?norm\s*\(|nn\.RMSNorm|torch\.nn[\w.]* import .*RMSNorm"
+)
+_MEAN_HINT = re.compile(r"\bmean\s*\(|\bsum\s*\(|rms_?norm\s*\(|rsqrt|RMSNorm")
 _WORD = re.compile(r"\w+")
 _ROOT_BYTES = re.compile(_ROOT_HINT.pattern.encode())
 _MEAN_BYTES = re.compile(_MEAN_HINT.pattern.encode())
@@ -88,11 +91,16 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
     chosen = options or Options()
     sites: list[Site] = []
     if _takes_root_of_mean(module.text):
+        reported: list[ast.ClassDef] = []
         for name, node in module.classes.items():
             if _may_be_norm(module, node):
                 outside = name in chosen.outside_uses
                 reader = ClassReader(module, node, chosen.unsafe, chosen.dims, outside)
-                sites += reader.sites()
+                found = reader.sites()
+                if found:
+                    reported.append(node)
+                    sites += found
+        sites += Elsewhere(module, reported).sites()
     sites += _done(module)
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
 

@@ -31,6 +31,7 @@ from normport.codemods.values import (
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 MAX_DEPTH = 6
+MAX_CALLS = 100
 
 _DTYPES: dict[str, DTypeName] = {"float32": "float32", "float": "float32", "Float32": "float32"}
 _OTHER_DTYPES = {"float16", "bfloat16", "half", "float64", "double", "int8", "int32", "int64"}
@@ -84,6 +85,7 @@ class Flow:
         self.steps: list[Step] = []
         self.parameters: tuple[Input, ...] = ()
         self._depth = 0
+        self._calls = 0
         self._parts = 0
         self._returns: list[list[Value]] = []
 
@@ -396,7 +398,7 @@ class Flow:
         node = function.node
         static = any(_last(d) == "staticmethod" for d in node.decorator_list)
         env: dict[str, Value] | None = None
-        if node.name in self.follow and self._depth < MAX_DEPTH:
+        if node.name in self.follow and self._depth < MAX_DEPTH and self._calls < MAX_CALLS:
             if function.bound and not static:
                 arguments = [SelfRef(), *arguments]
             env = bind_values(
@@ -406,6 +408,7 @@ class Flow:
             operands = (*arguments, *keywords.values())
             return Op("input", f"call:{node.name}", operands, self._part())
         self._depth += 1
+        self._calls += 1
         try:
             return self._body(node.body, env)
         finally:

@@ -71,7 +71,7 @@ class _Search:
         if isinstance(value, Items):
             return self._any(value.values, divided, eps, floored)
         if not isinstance(value, Op):
-            return self._hidden(value, divided, eps)
+            return None
         operands = value.operands
         match value.kind:
             case "add":
@@ -82,12 +82,15 @@ class _Search:
             case "floor":
                 return self.find(operands[0], divided, eps or operands[1], True)
             case "div":
-                return self.find(operands[0], True, eps, floored)
+                found = self.find(operands[0], True, eps, floored)
+                return found or self._hidden(operands[0], eps)
             case "mul" if operands[0] is not operands[1]:
                 for part in operands:
                     found = self.find(part, True, eps, floored)
                     if found is not None:
                         return found
+                if any(isinstance(o, Op) and o.kind == "div" for o in operands):
+                    return self._hidden(value, eps)
             case "mean" | "sum":
                 if value.kind == "sum" and not divided:
                     return None
@@ -110,11 +113,13 @@ class _Search:
         squares = tuple(root.squared for root in roots)
         return replace(roots[0], squared=Op("input", "either", squares))
 
-    def _hidden(self, value: Value, divided: bool, eps: Value | None) -> Root | None:
+    def _hidden(self, value: Value, eps: Value | None) -> Root | None:
         """In a kernel: ``total / n + eps``, where it is not seen how the total came about."""
-        if self.device and divided and eps is not None and isinstance(value, Opaque):
-            return Root(self.root, value, eps, "other", value.dtype)
-        return None
+        if not self.device or eps is None or not isinstance(value, Tensor):
+            return None
+        if any(isinstance(part, Op) and part.kind == "sub" for part in walk(value)):
+            return None
+        return Root(self.root, value, eps, "other", value.dtype)
 
     def _passes(self, kind: str) -> bool:
         called = kind.startswith("call:")
