@@ -17,6 +17,7 @@ from normport.codemods.elsewhere import Elsewhere
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.registry import LAYERNORM
+from normport.codemods.torch_norms import TorchNorms
 from normport.codemods.uses import class_uses
 
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
@@ -101,6 +102,8 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                     reported.append(node)
                     sites += found
         sites += Elsewhere(module, reported).sites()
+        if "torch" in module.text and ("RMSNorm" in module.text or "rms_norm" in module.text):
+            sites += TorchNorms(module, chosen.unsafe).sites(set(reported))
     sites += _done(module)
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
 
@@ -168,7 +171,7 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
             imports[name] = tuple(sorted({*imports.get(name, ()), *names}))
     edited = {(site.line, site.column) for site in chosen}
     dead: list[str] = []
-    for name in sorted({site.norm for site in chosen}):
+    for name in sorted({site.norm for site in chosen} & set(module.classes)):
         uses = class_uses(module, name)
         calls = {(call.lineno, module.column(call)) for call in uses.calls}
         if calls <= edited and not (uses.bases or uses.checks or uses.others):

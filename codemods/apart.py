@@ -21,6 +21,7 @@ _DEVICE_DECORATORS = {
     "jit", "kernel", "prim_func", "autotune", "heuristics", "register_kernel", "macro",
 }  # fmt: skip
 _PASS_MODULES = re.compile(r"^torch\._inductor|^torch\.fx|inductor_pass|pattern_matcher")
+_PASS_HINT = re.compile(r"torch\._inductor|\bfx\b|inductor_pass|pattern_matcher")
 _STANDARD_OPS = {"rms_norm", "gemma_rms_norm", "rms_norm_gated"}
 _FUSED = re.compile(r"(fused_add_)?rms_norm|\w*RMSNorm\w*")
 _IR_DECORATORS = {"register_op", "register_impl"}
@@ -60,7 +61,9 @@ class Apart:
     # The standard layers and ops
 
     def _standard(self) -> list[Site]:
-        found = []
+        found: list[Site] = []
+        if "regist" not in self.module.text and LAYERNORM not in self.module.text:
+            return found
         for place in self.places.all:
             what = self._is_standard(place)
             if what is not None:
@@ -132,10 +135,11 @@ class Apart:
     # Fusion passes and pattern matchers
 
     def _passes(self) -> list[Site]:
-        imported = list(self.module.imports.values())
-        if not any(_PASS_MODULES.search(full) for full in imported):
-            return []
-        found = []
+        found: list[Site] = []
+        if not _PASS_HINT.search(self.module.text):
+            return found
+        if not any(_PASS_MODULES.search(full) for full in self.module.imports.values()):
+            return found
         for place in self.places.all:
             if place.outer is not None or place in self.taken or self._is_layer(place):
                 continue

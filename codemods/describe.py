@@ -13,6 +13,8 @@ from normport.codemods.values import Cast, Const, Input, Items, Op, Source, Tens
 from normport.codemods.values import Weight as Parameter
 
 _GATES = ("silu", "sigmoid", "gelu", "swish", "act_fn", "activation", "softplus", "tanh")
+# How ``evaluate.py`` calls what a constructor stores in one of two branches.
+_BRANCH = "call:a branch"
 _GROUPS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -75,10 +77,10 @@ def leaf(value: Value) -> tuple[Tensor, float] | None:
             if found is not None and isinstance(other, Const):
                 number = other.value if isinstance(other.value, int | float) else 0.0
                 return found[0], found[1] + float(number)
-    if isinstance(inner, Op) and inner.kind == "either":
+    if isinstance(inner, Op) and (inner.kind == "either" or inner.kind.startswith(_BRANCH)):
         found_all = [leaf(part) for part in inner.operands]
         if found_all and all(one is not None for one in found_all):
-            return found_all[-1]
+            return found_all[0]
     return None
 
 

@@ -39,6 +39,8 @@ class Elsewhere:
 
     def sites(self) -> list[Site]:
         """Everything in the file beside what was reported."""
+        if not (self.places.loose or any(place.direct for place in self.places.all)):
+            return []
         for place in self.places.classes:
             if place.node in self.reported:
                 self._cover(place)
@@ -53,7 +55,7 @@ class Elsewhere:
         self.covered.add(place)
         for inner in place.inner:
             self._cover(inner)
-        self.helpers |= self.places.reached(place.node) & self.places.rooted
+        self.helpers |= self.places.reached(place) & self.places.rooted
 
     def _flow(self, place: Place, attributes: Mapping[str, Value]) -> tuple[Flow, Value]:
         methods = _methods(place.owner)
@@ -100,9 +102,12 @@ class Elsewhere:
         for entry in sorted(entries, key=lambda inner: inner.node.name != "forward"):
             if entry.node.name not in self.places.rooted:
                 continue
+            norm = returned_norm(self._flow(entry, {})[1])
+            if norm is None or not is_argument(norm[2]):
+                continue
             if attributes is None:
                 attributes = self._attributes(place)
-            flow, value = self._flow(entry, attributes)
+            _, value = self._flow(entry, attributes)
             norm = returned_norm(value)
             if norm is not None and is_argument(norm[2]):
                 product, root, factor, how = norm
@@ -132,6 +137,9 @@ class Elsewhere:
         while pending:
             more: set[str] = set()
             for place in pending:
+                flow, value = self._flow(place, {})
+                if returned_norm(value) is None and not any(products(flow.steps)):
+                    continue
                 flow, value = self._flow(place, self._attributes(place.owner))
                 norm = returned_norm(value)
                 found, alone = products(flow.steps)
@@ -149,7 +157,7 @@ class Elsewhere:
                 for place in self.places.functions
                 if place not in done
                 and place not in self.covered
-                and more & self.places.words(place.node)
+                and more & self.places.words(place)
             ]
         inline += self._loose()
         sites = [site for place in norms for site in self._calls(place, norms)]

@@ -10,7 +10,8 @@ from functools import cached_property
 
 from normport.codemods.module_info import ModuleInfo
 
-ROOT_HINT = re.compile(r"sqrt|\*\*\s*\(?\s*-?\s*0?\.5|-\s*0?\.5\s*\)|rms_?norm\s*\(")
+_ROOT = re.compile(rb"(?<!math\.)sqrt|\*\*\s*\(?\s*-?\s*0?\.5|-\s*0?\.5\s*\)|rms_?norm\s*\(")
+_MEAN = re.compile(r"\bmean\b|\bsum\b|square|rsqrt|rms_?norm\s*\(|\*\*\s*2")
 _WORD = re.compile(r"\w+")
 
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -65,11 +66,9 @@ class Places:
         self.module = module
         self.all: list[Place] = []
         self.loose = False
-        lines = module.text.count("\n") + 2
-        self._hinted = [False] * (lines + 1)
-        for number, line in enumerate(module.lines, 1):
-            if number <= lines and ROOT_HINT.search(line.decode()):
-                self._hinted[number] = True
+        self._texts: dict[Place, str] = {}
+        self._words: dict[Place, set[str]] = {}
+        self._hinted = [False, *(bool(_ROOT.search(line)) for line in module.lines), False]
         self._collect(module.tree.body, None, False)
         self._mark()
 
@@ -95,7 +94,7 @@ class Places:
                 if self._hinted[line]:
                     owner[line] = place
         for place in owner.values():
-            place.direct = True
+            place.direct = bool(_MEAN.search(self.text(place)))
         self.loose = any(
             hinted and line not in owner for line, hinted in enumerate(self._hinted)
         )
@@ -116,38 +115,39 @@ class Places:
             found.setdefault(place.node.name, []).append(place)
         return found
 
-    def words(self, node: ast.AST) -> set[str]:
-        """Every name and attribute below ``node``."""
-        found: set[str] = set()
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name):
-                found.add(part.id)
-            elif isinstance(part, ast.Attribute):
-                found.add(part.attr)
-        return found
+    def text(self, place: Place) -> str:
+        """The source of ``place``, decorators left out."""
+        if place not in self._texts:
+            self._texts[place] = self.module.segment(place.node)
+        return self._texts[place]
+
+    def words(self, place: Place) -> set[str]:
+        """Every word in the source of ``place``: more than it names, but never less."""
+        if place not in self._words:
+            self._words[place] = set(_WORD.findall(self.text(place)))
+        return self._words[place]
 
     @cached_property
     def rooted(self) -> frozenset[str]:
         """Names of the functions and methods that take a root, or call one that does."""
         names = {place.node.name for place in self.functions if place.direct}
         pending = [place for place in self.functions if not place.direct]
-        words = {place: set(_WORD.findall(self.module.segment(place.node))) for place in pending}
         grown = bool(names)
         while grown:
-            more = [place for place in pending if words[place] & names]
+            more = [place for place in pending if self.words(place) & names]
             pending = [place for place in pending if place not in more]
             names |= {place.node.name for place in more}
             grown = bool(more)
         return frozenset(names)
 
-    def reached(self, node: ast.AST) -> set[str]:
-        """Names of the file's functions that ``node`` names, directly or through others."""
+    def reached(self, place: Place) -> set[str]:
+        """Names of the file's functions that ``place`` names, directly or through others."""
         found: set[str] = set()
-        queue = [node]
+        queue = [place]
         while queue:
             for name in self.words(queue.pop()) & set(self.by_name) - found:
                 found.add(name)
-                queue += [place.node for place in self.by_name[name]]
+                queue += self.by_name[name]
         return found
 
 

@@ -57,6 +57,8 @@ def for_class(
             why = f"it is defined inside the {kind} {place.outer.node.name}; move it to the top"
         elif place.conditional:
             code, why = "NP234", "it is defined under a condition; define it once, at the top"
+        elif entry.node.name == "forward":
+            code, why = _forward(place, entry.node)
         else:
             code = "NP235"
             why = (
@@ -64,6 +66,20 @@ def for_class(
                 f"dispatch; declare {layer(read.computes)} in its place"
             )
     return refuse(module, node, code, place.node.name, why, read.computes)
+
+
+def _forward(place: Place, node: ast.AST) -> tuple[str, str]:
+    """Why a forward at the top of the file was not read to the end."""
+    init = next((inner.node for inner in place.inner if inner.node.name == "__init__"), None)
+    for method in (init, node):
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            if method.args.posonlyargs or not method.args.args:
+                return "NP215", f"the parameters of its {method.name} are unusual"
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    needed = len(node.args.args) - len(node.args.defaults) - 1
+    if needed > 1:
+        return "NP216", f"its forward needs {needed} arguments"
+    return "NP210", "what it computes depends on branches or calls that are not followed"
 
 
 def for_function(
