@@ -24,7 +24,8 @@ _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "Ge
 # RMS normalisation takes a root of a mean, or calls a function that does. Other files are not
 # parsed: parsing is nearly all that a scan costs.
 _ROOT_HINT = re.compile(
-    r"sqrt|\*\*\s*\(?-?\s*0?\.5|-\s*0\.5|rms_?norm\s*\(|nn\.RMSNorm|torch\.nn[\w.]* import .*RMSNorm"
+    r"sqrt|\*\*\s*\(?-?\s*0?\.5|-\s*0\.5|rms_?norm\s*\("
+    r"|nn\.RMSNorm|torch\.nn[\w.]* import .*RMSNorm"
 )
 _MEAN_HINT = re.compile(r"\bmean\s*\(|\bsum\s*\(|rms_?norm\s*\(|rsqrt|RMSNorm")
 _WORD = re.compile(r"\w+")

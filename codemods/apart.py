@@ -23,7 +23,7 @@ _DEVICE_DECORATORS = {
 _PASS_MODULES = re.compile(r"^torch\._inductor|^torch\.fx|inductor_pass|pattern_matcher")
 _PASS_HINT = re.compile(r"torch\._inductor|\bfx\b|inductor_pass|pattern_matcher")
 _STANDARD_OPS = {"rms_norm", "gemma_rms_norm", "rms_norm_gated"}
-_FUSED = re.compile(r"(fused_add_)?rms_norm|\w*RMSNorm\w*")
+_FUSED = re.compile(r"(fused_add_)?rms_norm|Matcher\w*RMSNorm\w*")
 _IR_DECORATORS = {"register_op", "register_impl"}
 
 
@@ -83,13 +83,18 @@ class Apart:
                 text = ast.unparse(decorator)
                 if "rms_norm" in text or "rms_norm" in place.node.name:
                     return "a standard norm op" if name == "register_op" else "an op's provider"
-        if place.is_class and isinstance(place.node, ast.ClassDef):
-            bases = [self.module.qualified(base) or "" for base in place.node.bases]
-            if any(base.startswith(LAYERNORM + ".") for base in bases) and any(
-                inner.node.name.startswith("forward") for inner in place.inner
-            ):
-                return "a platform's or model's variant of a standard norm layer"
+        if self.extends_standard(place):
+            methods = {inner.node.name for inner in place.inner}
+            if "forward" not in methods and any(name.startswith("forward_") for name in methods):
+                return "a platform's variant of a standard norm layer"
         return None
+
+    def extends_standard(self, place: Place) -> bool:
+        """Whether a class inherits from vLLM's own norm layers."""
+        if not isinstance(place.node, ast.ClassDef) or LAYERNORM not in self.module.text:
+            return False
+        bases = [self.module.qualified(base) or "" for base in place.node.bases]
+        return any(base.startswith(f"{LAYERNORM}.") for base in bases)
 
     # Device kernels
 
@@ -157,7 +162,7 @@ class Apart:
     def _matches_norms(self, node: ast.AST) -> bool:
         for part in ast.walk(node):
             if isinstance(part, ast.Call) and _FUSED.fullmatch(last(part.func)):
-                return not last(part.func)[0].isupper() or "Matcher" in last(part.func)
+                return True
             if isinstance(part, ast.Constant) and part.value in ("rsqrt", "rms_norm"):
                 return True
         return False

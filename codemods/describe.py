@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from normport.codemods.flow import Opaque, Step
+from normport.codemods.flow import Step
 from normport.codemods.model import Computes, MultiplyIn
 from normport.codemods.roots import How, Root, base
-from normport.codemods.values import Cast, Const, Input, Items, Op, Source, Tensor, Value, walk
+from normport.codemods.values import (
+    Cast,
+    Const,
+    Input,
+    Items,
+    Op,
+    Source,
+    Tensor,
+    Value,
+    peel,
+    walk,
+)
 from normport.codemods.values import Weight as Parameter
 
 _GATES = ("silu", "sigmoid", "gelu", "swish", "act_fn", "activation", "softplus", "tanh")
@@ -52,7 +63,7 @@ def describe(norm: Value, root: Root, product: Value, factor: Value, how: How) -
 
 
 def grown(steps: Sequence[Step], product: Value) -> Value:
-    """``product`` with the casts, reshapes and weights that later steps put around it."""
+    """``product`` with the casts and weights that later steps put around it."""
     norm = product
     for step in steps:
         value = step.value
@@ -60,8 +71,7 @@ def grown(steps: Sequence[Step], product: Value) -> Value:
             norm = value
         elif isinstance(value, Op) and any(operand is norm for operand in value.operands):
             others = [operand for operand in value.operands if operand is not norm]
-            scaled = value.kind == "mul" and all(leaf(other) is not None for other in others)
-            if scaled or value.kind == "reshape":
+            if value.kind == "mul" and all(leaf(other) is not None for other in others):
                 norm = value
     return norm
 
@@ -183,8 +193,9 @@ def _added(factor: Value) -> bool:
 
 def _grouped(chain: Sequence[tuple[Op | Cast, Value]], factor: Value) -> bool:
     """Whether the input is cut into groups before, and put together again after, the norm."""
-    before = any(_regroups(part) for part in walk(factor))
-    return before and any(_regroups(op) for op, _ in chain)
+    one = peel(factor)
+    parts = one.operands if isinstance(one, Op) and one.kind == "either" else (one,)
+    return any(map(_regroups, map(peel, parts))) and any(_regroups(op) for op, _ in chain)
 
 
 def _regroups(value: Value) -> bool:
@@ -221,6 +232,8 @@ def _named(root: Root, how: How, computes: Computes) -> tuple[str | None, str | 
         return "NP203", "it multiplies by a gate"
     if computes.bias:
         return "NP204", "it adds a bias"
+    if root.floored:
+        return "NP210", "it bounds the root from below instead of adding an epsilon to the mean"
     if how == "slice":
         return "NP210", "it normalises by a slice of its input"
     return None, None

@@ -7,6 +7,7 @@ that takes a root (``flow.py``), not by any name.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Mapping
 
 from normport.codemods.apart import Apart
@@ -16,10 +17,12 @@ from normport.codemods.flow import Flow, Step
 from normport.codemods.model import Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.places import Place, Places, last
-from normport.codemods.refusals import for_class, for_function, for_inline
-from normport.codemods.roots import Product, is_argument, products, returned_norm
-from normport.codemods.values import Source, Value
+from normport.codemods.refusals import for_class, for_function, for_inline, for_kernel_class
+from normport.codemods.roots import Product, is_argument, products, returned_norm, spine
+from normport.codemods.values import Op, Source, Value, Weight, walk
 
+_KERNEL = re.compile(r"\w*rms_?norm\w*\s*\(")
+_KERNEL_NAME = re.compile(r"(?!.*(embed|quant|rope|qk|moe|linear|reduce))\w*rms_?norm\w*")
 _ENTRIES = ("forward", "__call__", "call")
 
 
@@ -82,13 +85,41 @@ class Elsewhere:
             if place in self.covered or not self._reaches_root(place):
                 continue
             read = self._read_class(place)
-            if read is None:
+            kernel = self._kernel(place) if read is None else None
+            if read is None and kernel is None:
                 continue
-            entry, description = read
             self._cover(place)
-            where = self._constructions(place) or [place.node]
-            found += [for_class(self.module, node, place, entry, description) for node in where]
+            for node in self._constructions(place) or [place.node]:
+                if read is not None:
+                    found.append(for_class(self.module, node, place, *read))
+                elif kernel is not None:
+                    extends = self.apart.extends_standard(place)
+                    found.append(for_kernel_class(self.module, node, place, kernel, extends))
         return found
+
+    def _kernel(self, place: Place) -> str | None:
+        """The function that the class hands its input and weight to, where that is an RMS norm by
+        its name; what it computes is not seen."""
+        found = _KERNEL.search(self.places.text(place))
+        if found is None:
+            return None
+        if self.apart.extends_standard(place):
+            return found[0].rstrip("( ")
+        attributes = self._attributes(place)
+        for entry in place.inner:
+            if not _is_entry(entry):
+                continue
+            assert not isinstance(entry.node, ast.ClassDef)
+            flow = Flow(self.module, attributes, _methods(place), frozenset())
+            for call in spine(flow.run(entry.node, entry.bound)):
+                if not isinstance(call, Op) or not call.kind.startswith("call:"):
+                    continue
+                name = call.kind.removeprefix("call:")
+                given = [part for operand in call.operands for part in walk(operand)]
+                weighted = any(isinstance(part, Weight) for part in given)
+                if weighted and _KERNEL_NAME.fullmatch(name.rsplit(".", 1)[-1]):
+                    return name
+        return None
 
     def _reaches_root(self, place: Place) -> bool:
         return any(
@@ -237,5 +268,3 @@ def _methods(owner: Place | None) -> dict[str, ast.FunctionDef]:
 def _is_entry(place: Place) -> bool:
     name = place.node.name
     return not place.is_class and (name in _ENTRIES or "forward" in name)
-
-

@@ -39,9 +39,10 @@ _OTHER_DTYPES = {"float16", "bfloat16", "half", "float64", "double", "int8", "in
 _FUNCTIONS = {
     "rsqrt", "sqrt", "mean", "sum", "reduce_sum", "square", "pow", "mul", "multiply", "div",
     "divide", "add", "sub", "subtract", "float", "to", "type_as", "reshape", "abs", "maximum",
-    "clamp", "clamp_min",
+    "clamp", "clamp_min", "div_rn", "fdiv",
 }  # fmt: skip
 _SPELLINGS = {"multiply": "mul", "divide": "div", "subtract": "sub", "reduce_sum": "sum"}
+_SPELLINGS |= {"div_rn": "div", "fdiv": "div"}
 _MINIMA = {"maximum", "clamp", "clamp_min", "max"}
 _SAME = {"astype": "to", "cast": "to"}
 
@@ -250,12 +251,9 @@ class Flow:
                 return self._binary(node.op, left, self._eval(node.right, env))
             case ast.UnaryOp():
                 operand = self._eval(node.operand, env)
-                if isinstance(operand, Const) and isinstance(node.op, ast.USub):
-                    if isinstance(operand.value, int | float):
-                        return Const(-operand.value)
                 if isinstance(operand, Tensor):
                     return Op(operand.dtype, "neg", (operand,))
-                return operand
+                return _negative(operand) if isinstance(node.op, ast.USub) else operand
             case ast.IfExp():
                 self._eval(node.test, env)
                 return self._either([self._eval(node.body, env), self._eval(node.orelse, env)])
@@ -360,6 +358,9 @@ class Flow:
             rest = arguments[1:] if arguments else []
             words = {k: v for k, v in keywords.items() if k != "input"}
             short = _SPELLINGS.get(name, name)
+            if name == "fma" and len(rest) == 2:
+                product = Op(first.dtype, "mul", (first, rest[0]))
+                return Op(first.dtype, "add", (product, rest[1]))
             if name in _FUNCTIONS or "rsqrt" in name:
                 return self._method(first, "rsqrt" if "rsqrt" in name else short, rest, words)
             if name in ("where", "select"):
@@ -445,6 +446,12 @@ class Flow:
         """Tells two calls of the same text apart: they need not give the same."""
         self._parts += 1
         return str(self._parts)
+
+
+def _negative(value: Value) -> Value:
+    if isinstance(value, Const) and isinstance(value.value, int | float):
+        return Const(-value.value)
+    return value
 
 
 def _last(node: ast.expr) -> str:

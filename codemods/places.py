@@ -95,9 +95,7 @@ class Places:
                     owner[line] = place
         for place in owner.values():
             place.direct = bool(_MEAN.search(self.text(place)))
-        self.loose = any(
-            hinted and line not in owner for line, hinted in enumerate(self._hinted)
-        )
+        self.loose = any(hinted and line not in owner for line, hinted in enumerate(self._hinted))
 
     @cached_property
     def functions(self) -> list[Place]:

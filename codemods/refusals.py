@@ -68,13 +68,31 @@ def for_class(
     return refuse(module, node, code, place.node.name, why, read.computes)
 
 
+def for_kernel_class(
+    module: ModuleInfo, node: ast.expr | ast.stmt, place: Place, kernel: str, extends: bool
+) -> Site:
+    """A class that leaves its computation to a function of another file.
+
+    extends: it inherits from a standard layer.
+    """
+    if extends:
+        why = "it inherits from a standard layer and computes something else in its forward"
+        return refuse(module, node, "NP239", place.node.name, why)
+    why = (
+        f"it calls {kernel}, whose computation is not read here; declare RMSNorm or GemmaRMSNorm "
+        "in its place if that is what the kernel computes"
+    )
+    return refuse(module, node, "NP238", place.node.name, why)
+
+
 def _forward(place: Place, node: ast.AST) -> tuple[str, str]:
     """Why a forward at the top of the file was not read to the end."""
     init = next((inner.node for inner in place.inner if inner.node.name == "__init__"), None)
     for method in (init, node):
-        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
-            if method.args.posonlyargs or not method.args.args:
-                return "NP215", f"the parameters of its {method.name} are unusual"
+        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if method.args.posonlyargs or not method.args.args:
+            return "NP215", f"the parameters of its {method.name} are unusual"
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     needed = len(node.args.args) - len(node.args.defaults) - 1
     if needed > 1:

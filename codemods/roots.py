@@ -9,6 +9,7 @@ from typing import Literal
 
 from normport.codemods.flow import Opaque, Step
 from normport.codemods.values import Cast, Const, Input, Items, Op, Tensor, Value, peel, walk
+from normport.codemods.values import Weight as Parameter
 
 How = Literal["same", "slice", "other"]
 
@@ -89,7 +90,7 @@ class _Search:
                     found = self.find(part, True, eps, floored)
                     if found is not None:
                         return found
-                if any(isinstance(o, Op) and o.kind == "div" for o in operands):
+                if any(map(_is_fraction, operands)):
                     return self._hidden(value, eps)
             case "mean" | "sum":
                 if value.kind == "sum" and not divided:
@@ -133,6 +134,15 @@ class _Search:
         if mean.detail == "all" and not self.device:
             return None  # the loudness of a signal, not a norm over a dimension
         return Root(self.root, squared, eps, mean.detail, mean.dtype, floored)
+
+
+def _is_fraction(value: Value) -> bool:
+    """In a kernel: ``1.0 / n`` as a factor, or a total that only a mean is made of."""
+    if isinstance(value, Const):
+        return value.value is None  # arithmetic on numbers
+    if isinstance(value, Op) and value.kind.startswith("call:"):
+        return bool(value.operands) and all(map(_is_fraction, value.operands))
+    return isinstance(value, Op) and value.kind in ("div", "sum")
 
 
 def square_of(value: Value) -> Value | None:
@@ -297,29 +307,41 @@ _SPINE = {"mul", "div", "add", "sub", "reshape", "slice", "either", "neg"}
 def returned_norm(value: Value) -> tuple[Value, Root, Value, How] | None:
     """``(product, root, factor, how)`` when ``value`` is a norm with at most a few elementwise
     operations after it."""
-    queue, seen = [value], set[int]()
     best: tuple[Value, Root, Value, How] | None = None
+    for current in spine(value):
+        for root, factor, how in matches(current):
+            if how != "other":
+                best = current, root, factor, how  # the innermost comes last
+    return best
+
+
+def spine(value: Value) -> Iterator[Value]:
+    """``value`` and what it is made of by casts, reshapes and elementwise operations alone."""
+    queue, seen = [value], set[int]()
     while queue:
         current = queue.pop()
         if id(current) in seen:
             continue
         seen.add(id(current))
-        for root, factor, how in matches(current):
-            if how != "other":
-                best = current, root, factor, how  # the innermost comes last
+        yield current
         if isinstance(current, Cast):
             queue.append(current.operand)
         elif isinstance(current, Items):
             queue += current.values
         elif isinstance(current, Op) and (current.kind in _SPINE or "rearrange" in current.kind):
             queue += current.operands
-    return best
 
 
 def is_argument(value: Value) -> bool:
     """Whether ``value`` is made of the function's parameters alone."""
     parts = walk(value)
-    leaves = [part for part in parts if isinstance(part, Tensor) and not isinstance(part, Cast | Op)]
-    return bool(leaves) and all(
-        isinstance(leaf, Input) and not isinstance(leaf, Opaque) for leaf in leaves
+    if any(isinstance(part, Op) and part.kind.startswith("call:self.") for part in parts):
+        return False  # what a submodule made of them
+    leaves = [
+        part for part in parts if isinstance(part, Tensor) and not isinstance(part, Cast | Op)
+    ]
+    given = [leaf for leaf in leaves if isinstance(leaf, Input) and not isinstance(leaf, Opaque)]
+    known = (Parameter, Input)
+    return bool(given) and all(
+        isinstance(leaf, known) and not isinstance(leaf, Opaque) for leaf in leaves
     )
