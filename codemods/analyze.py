@@ -25,7 +25,7 @@ _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "Ge
 # parsed: parsing is nearly all that a scan costs.
 _ROOT_HINT = re.compile(
     r"sqrt|\*\*\s*\(?-?\s*0?\.5|-\s*0\.5|rms_?norm\s*\("
-    r"|nn\.RMSNorm|torch\.nn[\w.]* import .*RMSNorm"
+    r"|\w\.RMSNorm\b|torch\.nn[\w.]* import .*RMSNorm"
 )
 _MEAN_HINT = re.compile(r"\bmean\s*\(|\bsum\s*\(|rms_?norm\s*\(|rsqrt|RMSNorm")
 _WORD = re.compile(r"\w+")
@@ -94,15 +94,16 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
     sites: list[Site] = []
     if _takes_root_of_mean(module.text):
         reported: list[ast.ClassDef] = []
+        elsewhere = Elsewhere(module)
         for name, node in module.classes.items():
             if _may_be_norm(module, node):
                 outside = name in chosen.outside_uses
                 reader = ClassReader(module, node, chosen.unsafe, chosen.dims, outside)
                 found = reader.sites()
-                if found:
+                if found and not elsewhere.is_layer(node):
                     reported.append(node)
                     sites += found
-        sites += Elsewhere(module, reported).sites()
+        sites += elsewhere.sites(reported)
         if "torch" in module.text and ("RMSNorm" in module.text or "rms_norm" in module.text):
             sites += TorchNorms(module, chosen.unsafe).sites(set(reported))
     sites += _done(module)

@@ -40,7 +40,8 @@ class Description:
 
 def describe(norm: Value, root: Root, product: Value, factor: Value, how: How) -> Description:
     """Read ``norm``, which holds ``product`` of ``factor`` and ``root``."""
-    chain = _chain(_single(norm, product), product)
+    holding = _holding(norm, product)
+    chain = _chain(_single(norm, holding), product, holding)
     weight, offset, multiply_in = _weight(chain, product)
     gated = any(_is_gate(op) for op in walk(norm))
     bias = any(_is_bias(op, inner) for op, inner in chain)
@@ -94,35 +95,51 @@ def leaf(value: Value) -> tuple[Tensor, float] | None:
     return None
 
 
-def _single(norm: Value, product: Value) -> Value:
-    """The returned tensor that holds ``product``, where a tuple or either of two is returned."""
+def _holding(value: Value, product: Value) -> set[int]:
+    """The ids of everything in ``value`` that ``product`` is a part of."""
+    holding: set[int] = set()
+    seen: set[int] = set()
+    stack: list[tuple[Value, bool]] = [(value, False)]
+    while stack:
+        current, done = stack.pop()
+        if done:
+            if current is product or any(id(part) in holding for part in _parts(current)):
+                holding.add(id(current))
+        elif id(current) not in seen:
+            seen.add(id(current))
+            stack.append((current, True))
+            stack += [(part, False) for part in _parts(current)]
+    return holding
+
+
+def _parts(value: Value) -> tuple[Value, ...]:
+    if isinstance(value, Cast):
+        return (value.operand,)
+    if isinstance(value, Items):
+        return value.values
+    return value.operands if isinstance(value, Op) else ()
+
+
+def _single(norm: Value, holding: set[int]) -> Value:
+    """The returned tensor that holds the product, where a tuple or either of two is returned."""
     while isinstance(norm, Items) or (isinstance(norm, Op) and norm.kind == "either"):
-        parts = norm.values if isinstance(norm, Items) else norm.operands
-        holding = [part for part in parts if any(part is product for part in walk(part))]
-        if not holding:
+        found = [part for part in _parts(norm) if id(part) in holding]
+        if not found:
             return norm
-        norm = next((part for part in holding if not isinstance(part, Items)), holding[0])
+        norm = next((part for part in found if not isinstance(part, Items)), found[0])
     return norm
 
 
-def _chain(norm: Value, product: Value) -> list[tuple[Op | Cast, Value]]:
+def _chain(norm: Value, product: Value, holding: set[int]) -> list[tuple[Op | Cast, Value]]:
     """From ``norm`` down to ``product``: each operation with its operand on the way."""
     chain: list[tuple[Op | Cast, Value]] = []
     current = norm
-    while current is not product:
-        if isinstance(current, Cast):
-            chain.append((current, current.operand))
-            current = current.operand
-        elif isinstance(current, Op):
-            inner = next(
-                (o for o in current.operands if any(part is product for part in walk(o))), None
-            )
-            if inner is None:
-                break
-            chain.append((current, inner))
-            current = inner
-        else:
+    while current is not product and isinstance(current, Op | Cast):
+        inner = next((part for part in _parts(current) if id(part) in holding), None)
+        if inner is None:
             break
+        chain.append((current, inner))
+        current = inner
     return chain
 
 

@@ -27,25 +27,30 @@ _ENTRIES = ("forward", "__call__", "call")
 
 
 class Elsewhere:
-    """Reads one file.
+    """Reads one file."""
 
-    module: the file. reported: the classes that have findings already.
-    """
-
-    def __init__(self, module: ModuleInfo, reported: Collection[ast.ClassDef]) -> None:
+    def __init__(self, module: ModuleInfo) -> None:
         self.module = module
         self.places = Places(module)
         self.apart = Apart(module, self.places)
-        self.reported = set(reported)
         self.covered: set[Place] = set()
         self.helpers: set[str] = set()
 
-    def sites(self) -> list[Site]:
-        """Everything in the file beside what was reported."""
+    def is_layer(self, node: ast.ClassDef) -> bool:
+        """Whether a class with a forward is no norm itself but has one in the middle of it."""
+        for place in self.places.classes:
+            forward = next((p for p in place.inner if p.node.name == "forward"), None)
+            if place.node is node and forward is not None:
+                flow, value = self._flow(forward, {})
+                return returned_norm(value) is None and bool(products(flow.steps)[0])
+        return False
+
+    def sites(self, reported: Collection[ast.ClassDef]) -> list[Site]:
+        """Everything in the file beside the classes that were ``reported``."""
         if not (self.places.loose or any(place.direct for place in self.places.all)):
             return []
         for place in self.places.classes:
-            if place.node in self.reported:
+            if place.node in reported:
                 self._cover(place)
         found = self.apart.sites()
         self.covered |= self.apart.taken
@@ -89,7 +94,8 @@ class Elsewhere:
             if read is None and kernel is None:
                 continue
             self._cover(place)
-            for node in self._constructions(place) or [place.node]:
+            where: list[ast.expr | ast.stmt] = [*self._constructions(place)] or [place.node]
+            for node in where:
                 if read is not None:
                     found.append(for_class(self.module, node, place, *read))
                 elif kernel is not None:
@@ -191,7 +197,7 @@ class Elsewhere:
                 and more & self.places.words(place)
             ]
         inline += self._loose()
-        sites = [site for place in norms for site in self._calls(place, norms)]
+        sites = self._calls(norms)
         sites += [for_inline(self.module, where, one, read) for where, one, read in inline]
         sites += self._lonely(lonely)
         return sites
@@ -209,17 +215,37 @@ class Elsewhere:
         flow.run(self.module.tree, bound=False)
         return [(None, one, self._inline(flow, one)) for one in products(flow.steps)[0]]
 
-    def _calls(self, place: Place, norms: Mapping[Place, Description]) -> list[Site]:
-        """A finding for each call, or one at the definition when there is none."""
-        name = place.node.name
-        read = norms[place]
-        calls = self._calls_of(place)
-        free = [call for call in calls if not self._inside(call, norms)]
-        if free:
-            return [for_function(self.module, call, place, read) for call in free]
-        if calls or name in self.helpers:
-            return []  # another finding's helper
-        return [for_function(self.module, place.node, place, read)]
+    def _calls(self, norms: Mapping[Place, Description]) -> list[Site]:
+        """A finding for each call, or one at the definition when there is none.
+
+        A function that is called by nothing but other such functions is their helper, unless
+        they are helpers too, all round.
+        """
+        found: list[Site] = []
+        callers: dict[Place, set[ast.AST]] = {}
+        shown: set[ast.AST] = {place.node for place in self.covered}
+        for place, read in norms.items():
+            calls = self._calls_of(place)
+            around = {call: self._around(call, norms) for call in calls}
+            free = [call for call in calls if around[call] is None]
+            found += [for_function(self.module, call, place, read) for call in free]
+            if free or place.node.name in self.helpers:
+                shown.add(place.node)
+            elif not calls:
+                shown.add(place.node)
+                found.append(for_function(self.module, place.node, place, read))
+            else:
+                callers[place] = {outer for outer in around.values() if outer is not None}
+        while callers:
+            helpers = [place for place, outer in callers.items() if outer & shown]
+            if not helpers:
+                helpers = [next(iter(callers))]
+                place = helpers[0]
+                found.append(for_function(self.module, place.node, place, norms[place]))
+            for place in helpers:
+                shown.add(place.node)
+                del callers[place]
+        return found
 
     def _calls_of(self, place: Place) -> list[ast.Call]:
         name = place.node.name
@@ -235,15 +261,13 @@ class Elsewhere:
                 found.append(call)
         return sorted(found, key=lambda call: (call.lineno, call.col_offset))
 
-    def _inside(self, node: ast.AST, norms: Mapping[Place, Description]) -> bool:
-        """Whether ``node`` stands in something that is reported itself."""
+    def _around(self, node: ast.AST, norms: Mapping[Place, Description]) -> ast.AST | None:
+        """What ``node`` stands in that is reported itself."""
         taken = {place.node for place in (*self.covered, *norms)}
         current: ast.AST | None = node
-        while current is not None:
-            if current in taken:
-                return True
+        while current is not None and current not in taken:
             current = self.module.parents.get(current)
-        return False
+        return current
 
     def _lonely(self, lonely: Mapping[Place, list[Step]]) -> list[Site]:
         """Roots of a mean of squares that are not seen to multiply anything."""

@@ -30,8 +30,8 @@ from normport.codemods.values import (
 )
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-MAX_DEPTH = 6
-MAX_CALLS = 100
+MAX_DEPTH = 5
+MAX_CALLS = 40
 
 _DTYPES: dict[str, DTypeName] = {"float32": "float32", "float": "float32", "Float32": "float32"}
 _OTHER_DTYPES = {"float16", "bfloat16", "half", "float64", "double", "int8", "int32", "int64"}
@@ -366,8 +366,8 @@ class Flow:
             if name in ("where", "select"):
                 values = [v for v in rest if isinstance(v, Tensor)]
                 return self._either(list(values)) if values else first
-        if isinstance(first, Const) and name == "sqrt":
-            return self._opaque("")
+        if isinstance(first, Const) and name in ("float", "Float32"):
+            return first
         operands = (*arguments, *keywords.values())
         if isinstance(function, ast.Attribute) or any(isinstance(o, Tensor) for o in operands):
             return Op("input", f"call:{ast.unparse(function)}", operands, self._part())
@@ -380,8 +380,8 @@ class Flow:
         short = _SAME.get(short, short)
         if short in ("mean", "sum"):
             return _reduce(owner, short, arguments, keywords)
-        if short in _MINIMA and len(arguments) == 1:
-            return Op(owner.dtype, "floor", (owner, arguments[0]))
+        if short in _MINIMA and (arguments or "min" in keywords):
+            return Op(owner.dtype, "floor", (owner, (*arguments, *keywords.values())[0]))
         if short in ("add", "sub", "mul", "div") and len(arguments) == 1:
             return Op(promote(owner, arguments[0]), short, (owner, arguments[0]))
         if short == "to" and arguments and isinstance(arguments[0], Opaque | Const):

@@ -14,6 +14,9 @@ MultiplyIn = Literal["float32", "weight dtype", "input dtype"]
 Initial = str  # the factory or initialiser by its name: zeros, ones, empty, ...
 Verdict = Literal["convert", "done", "refuse"]
 
+APART = frozenset({"NP401", "NP402", "NP403"})
+"""Codes of what is no model's norm: kernels, fusion passes, the standard layers themselves."""
+
 
 @dataclass(frozen=True)
 class Computes:
@@ -99,6 +102,11 @@ class Site:
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     proof: ProofCase | None = None
     owner: str | None = None
+
+    @property
+    def apart(self) -> bool:
+        """Whether this is counted apart from the models' norms."""
+        return self.code in APART
 
 
 @dataclass(frozen=True)

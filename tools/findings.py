@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from normport.codemods.model import Computes, Site, Verdict
+from normport.codemods.model import APART, Computes, Site, Verdict
 from normport.tools.proof import Equivalence
 from normport.tools.tree import FileChange
 
@@ -48,6 +48,11 @@ class Finding:
     reason: str | None
     applied: bool = False
     lost_comments: tuple[str, ...] = ()
+
+    @property
+    def apart(self) -> bool:
+        """Whether this is counted apart from the models' norms."""
+        return self.code in APART
 
     def to_json(self) -> dict[str, object]:
         """The finding as the contract spells it."""
