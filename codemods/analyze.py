@@ -14,6 +14,7 @@ from io import BytesIO
 
 from normport.codemods.class_uses import class_uses
 from normport.codemods.classes import ClassReader
+from normport.codemods.elsewhere import Elsewhere
 from normport.codemods.hints import Hint
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
@@ -27,13 +28,27 @@ from normport.codemods.planning import (
 from normport.codemods.registry import LAYERNORM
 from normport.codemods.standard import constructions
 from normport.codemods.subclasses import inherited
+from normport.codemods.torch_norms import TorchNorms
 
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
 # RMS normalisation takes a root of a mean, or calls a function that does. Other files are not
 # parsed: parsing is nearly all that a scan costs.
-_ROOT_HINT = Hint({"sqrt": "", "0.5": r"-\s*0\.5", "rms_norm": r"rms_norm\s*\("})
+_ROOT_HINT = Hint(
+    {
+        "sqrt": "",
+        ".5": r"\*\*\s*\(?-?\s*0?\.5|-\s*0\.5",
+        "rms": r"rms_?norm\s*\(",
+        "RMSNorm": r"\w\.RMSNorm\b|torch\.nn[\w.]* import .*RMSNorm",
+    }
+)
 _MEAN_HINT = Hint(
-    {"mean": r"mean(?<=\bmean)\s*\(", "sum": r"sum(?<=\bsum)\s*\(", "rms_norm": r"rms_norm\s*\("}
+    {
+        "mean": r"mean(?<=\bmean)\s*\(",
+        "sum": r"sum(?<=\bsum)\s*\(",
+        "rms": r"rms_?norm\s*\(",
+        "rsqrt": "",
+        "RMSNorm": "",
+    }
 )
 # A standard layer is imported by its name, or reached through its module.
 _SPELLED = (LAYERNORM.encode(), b"layernorm.RMSNorm", b"layernorm.GemmaRMSNorm")
@@ -121,6 +136,8 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
         reader = ClassReader(module, node, chosen.unsafe, chosen.dims, False, local, home)
         sites += [with_word(site, foreign.together) for site in reader.sites()]
     if _takes_root_of_mean(module.text):
+        reported: list[ast.ClassDef] = []
+        elsewhere = Elsewhere(module)
         for name, node in module.classes.items():
             own, adds = inherited(module, node) or (node, False)
             if _may_be_norm(module, own):
@@ -135,7 +152,13 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                     hidden=chosen.outside_uses,
                     adds=adds,
                 )
-                sites += reader.sites()
+                found = reader.sites()
+                if found and not elsewhere.is_layer(own):
+                    reported.append(node)
+                    sites += found
+        sites += elsewhere.sites(reported)
+        if "torch" in module.text and ("RMSNorm" in module.text or "rms_norm" in module.text):
+            sites += TorchNorms(module, chosen.unsafe).sites(set(reported))
     sites = [
         # A class that its own file does not construct stands in nobody's way.
         site if site.code == "NP219" else with_word(site, chosen.shared.get(site.norm))
@@ -203,7 +226,8 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
     source: the bytes that ``sites`` were found in.
     """
     module = read_module(decode(source))
-    outside = (options or Options()).outside_uses
+    given = options or Options()
+    outside = given.outside_uses
     chosen = [site for site in sites if site.verdict == "convert"]
     imports: dict[str, tuple[str, ...]] = {}
     for site in chosen:
@@ -213,7 +237,8 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
     dead: list[str] = []
     dropped: list[str] = []
     annotations: list[Edit] = []
-    for name in sorted({site.norm for site in chosen}):
+    local = {*module.classes, *given.foreign}  # torch's own norm is neither
+    for name in sorted({site.norm for site in chosen} & local):
         uses = class_uses(module, name)
         calls = {(call.lineno, module.column(call)) for call in uses.calls}
         others = any(not is_replaced(module, node, chosen) for node in uses.others)

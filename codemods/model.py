@@ -14,6 +14,9 @@ MultiplyIn = Literal["float32", "weight dtype", "input dtype"]
 Initial = str  # the factory or initialiser by its name: zeros, ones, empty, ...
 Verdict = Literal["convert", "done", "refuse"]
 
+APART = frozenset({"NP401", "NP402", "NP403"})
+"""Codes of what is no model's norm: kernels, fusion passes, the standard layers themselves."""
+
 
 @dataclass(frozen=True)
 class Computes:
@@ -151,6 +154,11 @@ class Site:
         return tuple(
             name for names in self.imports.values() for name in names if name.endswith("RMSNorm")
         )
+
+    @property
+    def apart(self) -> bool:
+        """Whether this is counted apart from the models' norms."""
+        return self.code in APART
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from normport.codemods.model import Computes, Site, Verdict
+from normport.codemods.model import APART, Computes, Site, Verdict
 from normport.tools.proof import Equivalence
 from normport.tools.suppressions import Complaint
 from normport.tools.tree import FileChange
@@ -18,9 +18,6 @@ Safety = Literal["safe", "unsafe", "unproven"]
 
 LOSES = "NP302"
 """The rule of a site whose edit would lose something."""
-
-APART = "NP4"
-"""What the codes of findings begin with that are listed and counted apart."""
 
 SCHEMA = 1
 """Version of the JSON of ``scan`` and ``rewrite``; it changes when a field changes meaning."""
@@ -56,7 +53,7 @@ class Finding:
     @property
     def apart(self) -> bool:
         """Whether it is no model's norm: a device kernel, a fusion pass, a standard layer's own."""
-        return self.code.startswith(APART)
+        return self.code in APART
 
     def to_json(self) -> dict[str, object]:
         """The finding as the contract spells it."""

@@ -1,0 +1,158 @@
+"""The functions and classes of a file, wherever they stand, and which of them take a root."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from normport.codemods.module_info import ModuleInfo
+
+_ROOT = re.compile(rb"(?<!math\.)sqrt|\*\*\s*\(?\s*-?\s*0?\.5|-\s*0?\.5\s*\)|rms_?norm\s*\(")
+_MEAN = re.compile(r"\bmean\b|\bsum\b|square|rsqrt|rms_?norm\s*\(|\*\*\s*2")
+_WORD = re.compile(r"\w+")
+
+Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(eq=False)
+class Place:
+    """A function or class. outer: the place in whose body it stands, None for the file.
+
+    conditional: it stands below an ``if``, ``try``, ``with`` or loop.
+    direct: a line of its own, outside of what is nested in it, may take a root.
+    """
+
+    node: Node
+    outer: Place | None
+    conditional: bool
+    direct: bool = False
+    inner: list[Place] = field(default_factory=list)
+
+    @property
+    def is_class(self) -> bool:
+        return isinstance(self.node, ast.ClassDef)
+
+    @property
+    def owner(self) -> Place | None:
+        """The class whose method it is."""
+        return self.outer if self.outer is not None and self.outer.is_class else None
+
+    @property
+    def name(self) -> str:
+        """``Class.method`` for a method, else the bare name."""
+        return f"{self.owner.name}.{self.node.name}" if self.owner else self.node.name
+
+    @property
+    def bound(self) -> bool:
+        """Whether its first parameter is the object or the class."""
+        names = {last(d) for d in self.node.decorator_list}
+        return self.owner is not None and "staticmethod" not in names
+
+    def outward(self) -> Iterator[Place]:
+        """The place itself, then what it stands in."""
+        current: Place | None = self
+        while current is not None:
+            yield current
+            current = current.outer
+
+
+class Places:
+    """All places of ``module`` in order, and what they name of each other."""
+
+    def __init__(self, module: ModuleInfo) -> None:
+        self.module = module
+        self.all: list[Place] = []
+        self.loose = False
+        self._texts: dict[Place, str] = {}
+        self._words: dict[Place, set[str]] = {}
+        self._hinted = [False, *(bool(_ROOT.search(line)) for line in module.lines), False]
+        self._collect(module.tree.body, None, False)
+        self._mark()
+
+    def _collect(self, body: list[ast.stmt], outer: Place | None, conditional: bool) -> None:
+        for statement in body:
+            if isinstance(statement, Node):
+                place = Place(statement, outer, conditional)
+                self.all.append(place)
+                if outer is not None:
+                    outer.inner.append(place)
+                self._collect(statement.body, place, False)
+                continue
+            for name in ("body", "orelse", "finalbody"):
+                self._collect(getattr(statement, name, []), outer, True)
+            for part in (*getattr(statement, "handlers", []), *getattr(statement, "cases", [])):
+                self._collect(part.body, outer, True)
+
+    def _mark(self) -> None:
+        """Give every hinted line to the innermost function that it stands in."""
+        owner: dict[int, Place] = {}
+        for place in self.all:  # outer before inner, so that the inner one stays
+            for line in range(place.node.lineno, (place.node.end_lineno or 0) + 1):
+                if self._hinted[line]:
+                    owner[line] = place
+        for place in owner.values():
+            place.direct = bool(_MEAN.search(self.text(place)))
+        self.loose = any(hinted and line not in owner for line, hinted in enumerate(self._hinted))
+
+    @cached_property
+    def functions(self) -> list[Place]:
+        return [place for place in self.all if not place.is_class]
+
+    @cached_property
+    def classes(self) -> list[Place]:
+        return [place for place in self.all if place.is_class]
+
+    @cached_property
+    def by_name(self) -> dict[str, list[Place]]:
+        """Functions and methods by their own name."""
+        found: dict[str, list[Place]] = {}
+        for place in self.functions:
+            found.setdefault(place.node.name, []).append(place)
+        return found
+
+    def text(self, place: Place) -> str:
+        """The source of ``place``, decorators left out."""
+        if place not in self._texts:
+            self._texts[place] = self.module.segment(place.node)
+        return self._texts[place]
+
+    def words(self, place: Place) -> set[str]:
+        """Every word in the source of ``place``: more than it names, but never less."""
+        if place not in self._words:
+            self._words[place] = set(_WORD.findall(self.text(place)))
+        return self._words[place]
+
+    @cached_property
+    def rooted(self) -> frozenset[str]:
+        """Names of the functions and methods that take a root, or call one that does."""
+        names = {place.node.name for place in self.functions if place.direct}
+        pending = [place for place in self.functions if not place.direct]
+        grown = bool(names)
+        while grown:
+            more = [place for place in pending if self.words(place) & names]
+            pending = [place for place in pending if place not in more]
+            names |= {place.node.name for place in more}
+            grown = bool(more)
+        return frozenset(names)
+
+    def reached(self, place: Place) -> set[str]:
+        """Names of the file's functions that ``place`` names, directly or through others."""
+        found: set[str] = set()
+        queue = [place]
+        while queue:
+            for name in self.words(queue.pop()) & set(self.by_name) - found:
+                found.add(name)
+                queue += self.by_name[name]
+        return found
+
+
+def last(node: ast.expr) -> str:
+    """The last part of a dotted name, of the function where it is called."""
+    if isinstance(node, ast.Call):
+        return last(node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,347 @@
+"""Finds RMS normalisation among the values of a ``Flow``: roots of a mean of squares and what
+they multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from normport.codemods.flow import Opaque, Step
+from normport.codemods.values import Cast, Const, Input, Items, Op, Tensor, Value, peel, walk
+from normport.codemods.values import Weight as Parameter
+
+How = Literal["same", "slice", "other"]
+
+# Calls that hand the squares on to the root, by a word in their name.
+_PASSING = ("reduce", "gather", "cat", "chunk", "split", "clamp", "contiguous", "stack")
+
+
+@dataclass(frozen=True)
+class Root:
+    """A reciprocal root of a mean of squares.
+
+    value: the root itself. squared: what is squared. eps: what is added, None for nothing.
+    detail: over which dimensions the mean goes, see ``flow``. floored: the smallest value is
+    bounded instead.
+    """
+
+    value: Value
+    squared: Value
+    eps: Value | None
+    detail: str
+    dtype: str
+    floored: bool = False
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a root multiplies: ``same`` as was squared, more of it (``slice``), or another."""
+
+    step: Step
+    root: Root
+    factor: Value
+    how: How
+
+
+def root_of(value: Value, device: bool = False) -> Root | None:
+    """The root that ``value`` is, if it is one.
+
+    device: in a kernel, which reduces in ways that are not followed and over whole blocks.
+    """
+    if not isinstance(value, Op) or value.kind not in ("rsqrt", "sqrt"):
+        return None
+    return _Search(value, device).find(value.operands[0], divided=False, eps=None, floored=False)
+
+
+class _Search:
+    """Looks for the mean of squares below one root."""
+
+    def __init__(self, root: Op, device: bool) -> None:
+        self.root = root
+        self.device = device
+        self._seen: set[tuple[int, bool]] = set()
+
+    def find(self, value: Value, divided: bool, eps: Value | None, floored: bool) -> Root | None:
+        key = id(value), divided
+        if key in self._seen:
+            return None
+        self._seen.add(key)
+        if isinstance(value, Cast):
+            return self.find(value.operand, divided, eps, floored)
+        if isinstance(value, Items):
+            return self._any(value.values, divided, eps, floored)
+        if not isinstance(value, Op):
+            return None
+        operands = value.operands
+        match value.kind:
+            case "add":
+                for part, other in (operands, operands[::-1]):
+                    found = self.find(part, divided, other if eps is None else eps, floored)
+                    if found is not None:
+                        return found
+            case "floor":
+                return self.find(operands[0], divided, eps or operands[1], True)
+            case "div":
+                found = self.find(operands[0], True, eps, floored)
+                return found or self._hidden(operands[0], eps)
+            case "mul" if operands[0] is not operands[1]:
+                for part in operands:
+                    found = self.find(part, True, eps, floored)
+                    if found is not None:
+                        return found
+                if any(map(_is_fraction, operands)):
+                    return self._hidden(value, eps)
+            case "mean" | "sum":
+                if value.kind == "sum" and not divided:
+                    return None
+                return self._root(square_of(operands[0]), value, eps, floored)
+            case "square" | "mul":
+                if self.device and divided:
+                    return self._root(square_of(value), value, eps, floored)
+            case kind if kind in ("reshape", "slice", "either") or self._passes(kind):
+                return self._any(operands, divided, eps, floored)
+        return None
+
+    def _any(
+        self, parts: Sequence[Value], divided: bool, eps: Value | None, floored: bool
+    ) -> Root | None:
+        """One of several: the first root, with the squares of all."""
+        found = [self.find(part, divided, eps, floored) for part in parts]
+        roots = [root for root in found if root is not None]
+        if len(roots) < 2:
+            return roots[0] if roots else None
+        squares = tuple(root.squared for root in roots)
+        return replace(roots[0], squared=Op("input", "either", squares))
+
+    def _hidden(self, value: Value, eps: Value | None) -> Root | None:
+        """In a kernel: ``total / n + eps``, where it is not seen how the total came about."""
+        if not self.device or eps is None or not isinstance(value, Tensor):
+            return None
+        if any(isinstance(part, Op) and part.kind == "sub" for part in walk(value)):
+            return None
+        return Root(self.root, value, eps, "other", value.dtype)
+
+    def _passes(self, kind: str) -> bool:
+        called = kind.startswith("call:")
+        return called and (self.device or any(word in kind for word in _PASSING))
+
+    def _root(
+        self, squared: Value | None, mean: Op, eps: Value | None, floored: bool
+    ) -> Root | None:
+        if squared is None or is_centered(squared):
+            return None
+        if mean.detail == "all" and not self.device:
+            return None  # the loudness of a signal, not a norm over a dimension
+        return Root(self.root, squared, eps, mean.detail, mean.dtype, floored)
+
+
+def _is_fraction(value: Value) -> bool:
+    """In a kernel: ``1.0 / n`` as a factor, or a total that only a mean is made of."""
+    if isinstance(value, Const):
+        return value.value is None  # arithmetic on numbers
+    if isinstance(value, Op) and value.kind.startswith("call:"):
+        return bool(value.operands) and all(map(_is_fraction, value.operands))
+    return isinstance(value, Op) and value.kind in ("div", "sum")
+
+
+def square_of(value: Value) -> Value | None:
+    """What is squared in ``value``."""
+    value = peel(value)
+    if not isinstance(value, Op):
+        return None
+    if value.kind == "square":
+        return _without_sign(value.operands[0])
+    if value.kind == "mul" and len(value.operands) == 2 and same(*value.operands):
+        return value.operands[0]
+    if value.kind == "either":
+        found = [s for s in map(square_of, value.operands) if s is not None]
+        return next((s for s in found if not is_centered(s)), found[0] if found else None)
+    return None
+
+
+def _without_sign(value: Value) -> Value:
+    peeled = peel(value)
+    if isinstance(peeled, Op) and peeled.kind.startswith("call:") and "abs" in peeled.kind:
+        return peeled.operands[0]
+    return value
+
+
+def is_centered(value: Value) -> bool:
+    """Whether something, a mean in all likelihood, was subtracted: not an RMS norm."""
+    value = peel(value)
+    if isinstance(value, Op) and value.kind == "either":
+        return all(is_centered(part) for part in value.operands)
+    return isinstance(value, Op) and value.kind == "sub"
+
+
+def same(left: Value, right: Value) -> bool:
+    """Whether both are the same numbers."""
+    left, right = peel(left), peel(right)
+    return left is right or left == right
+
+
+def base(value: Value) -> Value:
+    """``value`` without casts, reshapes and slices around it."""
+    while True:
+        if isinstance(value, Cast):
+            value = value.operand
+        elif isinstance(value, Op) and value.kind in ("reshape", "slice"):
+            value = value.operands[0]
+        else:
+            return value
+
+
+def products(steps: Sequence[Step], device: bool = False) -> tuple[list[Product], list[Step]]:
+    """The innermost product of every root among ``steps``, and the roots that multiply nothing."""
+    found: dict[int, Product] = {}
+    roots: dict[int, Step] = {}
+    for step in steps:
+        if root_of(step.value, device) is not None and _is_rsqrt(step.value):
+            roots.setdefault(id(step.value), step)
+        for root, factor, how in matches(step.value, device):
+            key = id(root.value)
+            before = found.get(key)
+            if before is None or (before.how == "other" and how != "other"):
+                found[key] = Product(step, root, factor, how)
+    lonely = [step for key, step in roots.items() if key not in found]
+    return list(found.values()), lonely
+
+
+def _is_rsqrt(value: Value) -> bool:
+    return isinstance(value, Op) and value.kind == "rsqrt"
+
+
+def matches(value: Value, device: bool = False) -> Iterator[tuple[Root, Value, How]]:
+    """Every root that is a factor of ``value``, with the factor that it normalises."""
+    if not isinstance(value, Op) or value.kind not in ("mul", "div"):
+        return
+    roots, others = _factors(value, device)
+    for root in roots:
+        best: tuple[Value, How] | None = None
+        for factor in others:
+            how = _relation(factor, root.squared)
+            if best is None or (best[1] == "other" and how != "other"):
+                best = factor, how
+        if best is not None:
+            yield root, best[0], best[1]
+
+
+def _factors(value: Value, device: bool) -> tuple[list[Root], list[Value]]:
+    """The roots that ``value`` is a product of, and its other factors but numbers."""
+    root = root_of(value, device)
+    if root is not None and _is_rsqrt(value):
+        return [root], []
+    if isinstance(value, Cast):
+        inner = _factors(value.operand, device)
+        return inner if inner[0] else ([], [value])
+    if isinstance(value, Op):
+        if value.kind == "mul":
+            left, right = (_factors(operand, device) for operand in value.operands)
+            if left[0] or right[0]:
+                return left[0] + right[0], left[1] + right[1]
+        elif value.kind == "div":
+            roots, others = _factors(value.operands[0], device)
+            under = _divisors(value.operands[1], device)
+            if roots or under:
+                return roots + under, others
+        if value.kind in ("reshape", "slice", "either"):
+            inner = _factors(value.operands[0], device)
+            if inner[0] and not inner[1]:
+                return inner
+    return [], [] if isinstance(value, Const) else [value]
+
+
+def _divisors(value: Value, device: bool) -> list[Root]:
+    """Roots that something is divided by."""
+    value = peel(value)
+    if not isinstance(value, Op):
+        return []
+    if value.kind == "sqrt":
+        root = root_of(value, device)
+        return [] if root is None else [root]
+    if value.kind in ("add", "floor", "reshape", "either"):
+        return [
+            Root(r.value, r.squared, r.eps or _other(value, part), r.detail, r.dtype, True)
+            if value.kind in ("add", "floor")
+            else r
+            for part in value.operands
+            for r in _divisors(part, device)
+        ]
+    return []
+
+
+def _other(value: Op, part: Value) -> Value | None:
+    return next((operand for operand in value.operands if operand is not part), None)
+
+
+def _relation(factor: Value, squared: Value) -> How:
+    for one in _alternatives(factor):
+        for two in _alternatives(squared):
+            if same(base(one), base(two)):
+                return "slice" if _slices(two) > _slices(one) else "same"
+    return "other"
+
+
+def _alternatives(value: Value) -> list[Value]:
+    inner = base(value)
+    if isinstance(inner, Op) and inner.kind == "either":
+        return [value, *(part for operand in inner.operands for part in _alternatives(operand))]
+    return [value]
+
+
+def _slices(value: Value) -> int:
+    count = 0
+    while isinstance(value, Cast) or (isinstance(value, Op) and value.kind in ("reshape", "slice")):
+        if isinstance(value, Op):
+            count += value.kind == "slice"
+            value = value.operands[0]
+        else:
+            value = value.operand
+    return count
+
+
+_SPINE = {"mul", "div", "add", "sub", "reshape", "slice", "either", "neg"}
+
+
+def returned_norm(value: Value) -> tuple[Value, Root, Value, How] | None:
+    """``(product, root, factor, how)`` when ``value`` is a norm with at most a few elementwise
+    operations after it."""
+    best: tuple[Value, Root, Value, How] | None = None
+    for current in spine(value):
+        for root, factor, how in matches(current):
+            if how != "other":
+                best = current, root, factor, how  # the innermost comes last
+    return best
+
+
+def spine(value: Value) -> Iterator[Value]:
+    """``value`` and what it is made of by casts, reshapes and elementwise operations alone."""
+    queue, seen = [value], set[int]()
+    while queue:
+        current = queue.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        if isinstance(current, Cast):
+            queue.append(current.operand)
+        elif isinstance(current, Items):
+            queue += current.values
+        elif isinstance(current, Op) and (current.kind in _SPINE or "rearrange" in current.kind):
+            queue += current.operands
+
+
+def is_argument(value: Value) -> bool:
+    """Whether ``value`` is made of the function's parameters alone."""
+    parts = walk(value)
+    if any(isinstance(part, Op) and part.kind.startswith("call:self.") for part in parts):
+        return False  # what a submodule made of them
+    leaves = [
+        part for part in parts if isinstance(part, Tensor) and not isinstance(part, Cast | Op)
+    ]
+    given = [leaf for leaf in leaves if isinstance(leaf, Input) and not isinstance(leaf, Opaque)]
+    known = (Parameter, Input)
+    return bool(given) and all(
+        isinstance(leaf, known) and not isinstance(leaf, Opaque) for leaf in leaves
+    )

@@ -1,0 +1,295 @@
+"""``torch.nn.RMSNorm`` and ``torch.nn.functional.rms_norm``: norms that torch ships.
+
+``torch.nn.RMSNorm`` normalises and multiplies in float32 and rounds once, for bf16 and fp16
+inputs too; without an ``eps`` it uses float32's machine epsilon whatever the input's dtype
+(torch 2.13, ``test_torch_norms.py``).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from normport.codemods.checks import Refused, check_dtypes
+from normport.codemods.class_uses import class_uses
+from normport.codemods.construction import check_arguments
+from normport.codemods.forms import input_forms
+from normport.codemods.model import Computes, Edit, ProofCase, Site
+from normport.codemods.module_info import ModuleInfo
+from normport.codemods.refusals import refuse
+from normport.codemods.registry import NormSite, all_rules
+from normport.codemods.uses import Binding, attribute_calls, binding, objection
+
+CLASS = "torch.nn.RMSNorm"
+_CLASSES = {CLASS, "torch.nn.modules.RMSNorm", "torch.nn.modules.normalization.RMSNorm"}
+_FUNCTIONS = {"torch.nn.functional.rms_norm", "torch.rms_norm"}
+MACHINE_EPS = "1.1920928955078125e-07"
+_PARAMETERS = ("normalized_shape", "eps", "elementwise_affine", "device", "dtype")
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """A construction's arguments by name, where they are given."""
+
+    given: Mapping[str, ast.expr]
+
+    def constant(self, name: str, default: object) -> object:
+        """The value of an argument that is a constant; the expression itself where it is not."""
+        node = self.given.get(name)
+        if node is None:
+            return default
+        return node.value if isinstance(node, ast.Constant) else node
+
+
+class TorchNorms:
+    """Reads one file. unsafe: see ``analyze.Options``."""
+
+    def __init__(self, module: ModuleInfo, unsafe: bool) -> None:
+        self.module = module
+        self.unsafe = unsafe
+
+    def sites(self, reported: set[ast.ClassDef]) -> list[Site]:
+        """reported: classes whose findings say already what they call."""
+        found: list[Site] = []
+        for node in self._references():
+            outer = self.module.enclosing(node, ast.ClassDef)
+            if outer in reported and not self._is_class(node):
+                continue
+            site = self._site(node)
+            if site is not None:
+                found.append(site)
+        return found
+
+    def _references(self) -> list[ast.expr]:
+        """Every name or dotted name that means one of torch's norms, not being part of one."""
+        heads = ("RMSNorm", "rms_norm")
+        nodes: list[ast.expr] = [n for name in heads for n in self.module.attributes.get(name, [])]
+        for local, full in self.module.imports.items():
+            if full in _CLASSES | _FUNCTIONS:
+                nodes += self.module.names.get(local, [])
+        return sorted(
+            (n for n in nodes if self.module.qualified(n) in _CLASSES | _FUNCTIONS),
+            key=lambda node: (node.lineno, node.col_offset),
+        )
+
+    def _is_class(self, node: ast.expr) -> bool:
+        return self.module.qualified(node) in _CLASSES
+
+    def _site(self, node: ast.expr) -> Site | None:
+        parent = self.module.parents[node]
+        call = parent if isinstance(parent, ast.Call) and parent.func is node else None
+        if not self._is_class(node):
+            name = self.module.qualified(node) or ""
+            if call is None:
+                return None
+            why = (
+                "the call normalises without a layer that vLLM could dispatch; build RMSNorm in "
+                "the constructor and call that here"
+            )
+            return refuse(self.module, call, "NP233", name, why, self._functional(call))
+        if call is not None:
+            return self._construction(call)
+        if node in self.module.annotated or self._is_checked(node):
+            return None
+        if isinstance(parent, ast.ClassDef):
+            return self._subclass(parent)
+        why = "it is passed on as a value here, so what it builds is not seen"
+        return refuse(self.module, node, "NP209", CLASS, why)
+
+    def _is_checked(self, node: ast.expr) -> bool:
+        parent: ast.AST = self.module.parents[node]
+        while isinstance(parent, ast.Tuple | ast.BinOp):
+            parent = self.module.parents[parent]
+        called = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name)
+        return called and ast.unparse(parent.func) in ("isinstance", "issubclass")  # type: ignore[attr-defined]
+
+    def _functional(self, call: ast.Call) -> Computes:
+        names = ("input", "normalized_shape", "weight", "eps")
+        given = dict(zip(names, call.args, strict=False))
+        given |= {k.arg: k.value for k in call.keywords if k.arg}
+        weight, eps = given.get("weight"), given.get("eps")
+        bare = weight is None or (isinstance(weight, ast.Constant) and weight.value is None)
+        return Computes(
+            weight="none" if bare else "scale",
+            offset=0.0,
+            multiply_in=None if bare else "float32",
+            eps=self._eps(eps),
+        )
+
+    def _eps(self, node: ast.expr | None) -> str:
+        if node is None or (isinstance(node, ast.Constant) and node.value is None):
+            return MACHINE_EPS
+        text = self.module.segment(node)
+        return text if "\n" not in text else ast.unparse(node)
+
+    def _subclass(self, node: ast.ClassDef) -> Site | None:
+        """A class that inherits from torch's: its first construction, or the class."""
+        uses = class_uses(self.module, node.name) if self._is_top(node) else None
+        where: ast.expr | ast.stmt = uses.calls[0] if uses and uses.calls else node
+        why = (
+            "it inherits from torch.nn.RMSNorm; inherit from vLLM's RMSNorm, or declare that "
+            "where this class is built"
+        )
+        return refuse(self.module, where, "NP236", node.name, why)
+
+    def _is_top(self, node: ast.ClassDef) -> bool:
+        return self.module.classes.get(node.name) is node
+
+    def _construction(self, call: ast.Call) -> Site:
+        bound = binding(self.module, call)
+        site = refuse(self.module, call, "NP232", CLASS, "")
+        if bound is not None:
+            site = replace(site, attribute=bound.attribute, owner=bound.owner.name)
+        try:
+            return self._convert(call, bound, site)
+        except Refused as refused:
+            reason = f"{CLASS}: {refused.why}."
+            return replace(site, code=refused.code, computes=refused.computes, reason=reason)
+
+    def _convert(self, call: ast.Call, bound: Binding | None, site: Site) -> Site:
+        arguments = self._arguments(call)
+        computes = self._computes(arguments)
+        size = self._size(arguments, computes)
+        if bound is None:
+            why = "it is not stored in an attribute of self, so its calls are not seen"
+            raise Refused("NP209", why, computes)
+        found = objection(self.module, bound)
+        if found is not None:
+            raise Refused(found.code, found.why, computes)
+        if bound.init.name != "__init__":
+            why = f"it is built in {bound.init.name}, where no vLLM config need be set"
+            raise Refused("NP222", why, computes)
+        calls = attribute_calls(self.module, bound)
+        for each in calls:
+            if len(each.args) != 1 or each.keywords or isinstance(each.args[0], ast.Starred):
+                why = f"`{ast.unparse(each)}` in line {each.lineno} passes more than the input"
+                raise Refused("NP208", why, computes)
+        line = self._checked_line()
+        if line is not None:
+            raise Refused("NP211", f"its type is checked in line {line}", computes)
+        check_dtypes(self.module, bound, computes)
+        rule = all_rules()["NP105"]
+        assert rule.target is not None
+        target = rule.target(NormSite(computes, size, computes.eps or ""), self.unsafe)
+        check_arguments(self.module, call, target.text, computes)
+        edits = [self._edit(call, target.text), *self._annotations(bound, target.layer)]
+        return replace(
+            site,
+            code=rule.code,
+            computes=computes,
+            verdict="convert",
+            target=target.text,
+            reason=target.reason,
+            edits=tuple(edits),
+            imports=target.imports,
+            proof=replace(
+                self._proof(arguments, computes, target.text, size),
+                forms=input_forms(self.module, calls, "x"),
+            ),
+        )
+
+    def _arguments(self, call: ast.Call) -> _Arguments:
+        if any(isinstance(a, ast.Starred) for a in call.args) or any(
+            k.arg is None for k in call.keywords
+        ):
+            raise Refused("NP215", "its arguments are spread with * or **")
+        given = dict(zip(_PARAMETERS, call.args, strict=False))
+        given |= {k.arg: k.value for k in call.keywords if k.arg}
+        if len(call.args) > len(_PARAMETERS) or set(given) - set(_PARAMETERS):
+            raise Refused("NP215", "its call does not fit its constructor")
+        if "normalized_shape" not in given:
+            raise Refused("NP215", "its call does not fit its constructor")
+        return _Arguments(given)
+
+    def _computes(self, arguments: _Arguments) -> Computes:
+        affine = arguments.constant("elementwise_affine", True)
+        dtype = arguments.given.get("dtype")
+        full = self.module.qualified(dtype) if dtype is not None else None
+        stored = full in ("torch.float32", "torch.float")
+        computes = Computes(
+            weight="scale" if affine else "none",
+            offset=0.0,
+            multiply_in="float32" if affine else None,
+            eps=self._eps(arguments.given.get("eps")),
+            initial="ones" if affine else None,
+            weight_dtype=("float32" if stored else "run dtype") if affine else None,
+        )
+        if not isinstance(affine, bool):
+            raise Refused("NP232", "whether it has a weight is decided at run time", computes)
+        plain = dtype is None or (isinstance(dtype, ast.Constant) and dtype.value is None)
+        if affine and not plain and not stored:
+            raise Refused("NP206", "its weight is stored in a dtype of its own", computes)
+        if arguments.constant("device", None) is not None:
+            raise Refused("NP232", "its weight is put on a device of its own", computes)
+        return computes
+
+    def _size(self, arguments: _Arguments, computes: Computes) -> str:
+        node = arguments.given["normalized_shape"]
+        if isinstance(node, ast.Tuple | ast.List):
+            if len(node.elts) != 1 or isinstance(node.elts[0], ast.Starred):
+                raise Refused("NP232", "it normalises over more than one dimension", computes)
+            node = node.elts[0]
+        if isinstance(node, ast.Constant) and not isinstance(node.value, int):
+            raise Refused("NP215", "its size is not a number", computes)
+        if isinstance(node, ast.BinOp | ast.Subscript) and _is_shape(node):
+            why = f"`{ast.unparse(node)}` may name more than one dimension"
+            raise Refused("NP232", why, computes)
+        text = self.module.segment(node)
+        return text if "\n" not in text else ast.unparse(node)
+
+    def _checked_line(self) -> int | None:
+        """The line of an isinstance that asks for torch's class."""
+        for node in self._references():
+            if self._is_class(node) and self._is_checked(node):
+                return node.lineno
+        return None
+
+    def _edit(self, node: ast.expr, new: str) -> Edit:
+        return Edit(node.lineno, self.module.column(node), self.module.segment(node), new)
+
+    def _annotations(self, bound: Binding, layer: str) -> list[Edit]:
+        edits: list[Edit] = []
+        for node in ast.walk(bound.owner):
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Attribute)
+                and node.target.attr == bound.attribute
+            ):
+                parts = [p for p in ast.walk(node.annotation) if isinstance(p, ast.expr)]
+                edits += [self._edit(p, layer) for p in parts if self._names_class(p)]
+        return edits
+
+    def _names_class(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name | ast.Attribute) and self._is_class(node)
+
+    def _proof(
+        self, arguments: _Arguments, computes: Computes, target: str, size: str
+    ) -> ProofCase:
+        eps = arguments.constant("eps", None)
+        number: float | None = None
+        if eps is None:
+            number = float(MACHINE_EPS)
+        elif isinstance(eps, int | float):
+            number = float(eps)
+        passed = ["SIZE"]
+        if eps is not None:
+            passed.append("eps=EPS")
+        if computes.weight == "none":
+            passed.append("elementwise_affine=False")
+        if computes.weight_dtype == "float32":
+            passed.append("dtype=torch.float32")
+        new = target.replace(f"({size}, ", "(SIZE, ", 1)
+        new = new.replace(f"eps={computes.eps}", "eps=EPS", 1)
+        return ProofCase(
+            module="import torch\n",
+            old=f"{CLASS}({', '.join(passed)})",
+            new=new,
+            weight=computes.weight,
+            eps=number,
+        )
+
+
+def _is_shape(node: ast.expr) -> bool:
+    """``x.shape[1:]``: a slice of a shape, whose length is not seen."""
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)

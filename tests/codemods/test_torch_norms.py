@@ -1,0 +1,142 @@
+"""``torch.nn.RMSNorm`` and ``F.rms_norm``: what converts, what is refused, and what torch does."""
+
+from __future__ import annotations
+
+import pytest
+
+from normport.codemods.analyze import find_sites, plan
+from normport.codemods.edit import apply_plan
+from normport.codemods.model import Site
+
+EPS = "1.1920928955078125e-07"
+
+
+def layer(call: str, head: str = "import torch\nfrom torch import nn\n", use: str = "x") -> str:
+    return (
+        f"{head}\n\nclass Layer(nn.Module):\n    def __init__(self, n, eps):\n"
+        f"        super().__init__()\n        self.norm = {call}\n\n    def forward(self, x):\n"
+        f"        return self.norm({use})\n"
+    )
+
+
+def one(source: str) -> Site:
+    compile(source, "m.py", "exec")
+    (site,) = find_sites(source.encode(), "m.py")
+    return site
+
+
+@pytest.mark.parametrize(
+    ("call", "target"),
+    [
+        ("nn.RMSNorm(n)", f"RMSNorm(n, eps={EPS}, dtype=torch.float32)"),
+        ("nn.RMSNorm(n, None)", f"RMSNorm(n, eps={EPS}, dtype=torch.float32)"),
+        ("nn.RMSNorm(n, eps)", "RMSNorm(n, eps=eps, dtype=torch.float32)"),
+        ("nn.RMSNorm((n,), eps=1e-6)", "RMSNorm(n, eps=1e-6, dtype=torch.float32)"),
+        ("nn.RMSNorm([8], 1e-6, True)", "RMSNorm(8, eps=1e-6, dtype=torch.float32)"),
+        ("nn.RMSNorm(normalized_shape=n, dtype=torch.float32)",
+         f"RMSNorm(n, eps={EPS}, dtype=torch.float32)"),
+        ("nn.RMSNorm(n, elementwise_affine=False)", f"RMSNorm(n, eps={EPS}, has_weight=False)"),
+        ("torch.nn.RMSNorm(n, 1e-5, False)", "RMSNorm(n, eps=1e-5, has_weight=False)"),
+        ("torch.nn.modules.normalization.RMSNorm(n, eps)",
+         "RMSNorm(n, eps=eps, dtype=torch.float32)"),
+    ],
+)  # fmt: skip
+def test_constructions_that_convert(call: str, target: str) -> None:
+    site = one(layer(call))
+    assert (site.code, site.verdict, site.target) == ("NP105", "convert", target)
+    assert site.proof is not None
+    assert (site.proof.eps is None) == ("eps" in call.replace("eps=1e-6", ""))
+
+
+@pytest.mark.parametrize(
+    ("head", "call"),
+    [
+        ("import torch.nn as nn\n", "nn.RMSNorm(n)"),
+        ("from torch import nn as t\nfrom torch import nn\n", "t.RMSNorm(n)"),
+        ("from torch import nn\nfrom torch.nn import RMSNorm as TorchNorm\n", "TorchNorm(n)"),
+        ("from torch import nn\nfrom torch.nn.modules.normalization import RMSNorm as R\n", "R(n)"),
+        ("import torch as th\nnn = th.nn\nfrom torch import nn\n", "th.nn.RMSNorm(n)"),
+    ],
+)
+def test_every_spelling_of_the_import(head: str, call: str) -> None:
+    assert one(layer(call, head)).code == "NP105"
+
+
+@pytest.mark.parametrize(
+    ("call", "use", "code"),
+    [
+        ("nn.RMSNorm((2, n))", "x", "NP232"),
+        ("nn.RMSNorm(n, elementwise_affine=eps)", "x", "NP232"),
+        ("nn.RMSNorm(n, device='cuda')", "x", "NP232"),
+        ("nn.RMSNorm(self.shape[1:])", "x", "NP232"),
+        ("nn.RMSNorm(n, dtype=torch.bfloat16)", "x", "NP206"),
+        ("nn.RMSNorm(*eps)", "x", "NP215"),
+        ("nn.RMSNorm(n, bias=True)", "x", "NP215"),
+        ("nn.Sequential(nn.RMSNorm(n))", "x", "NP209"),
+        ("make(nn.RMSNorm)", "x", "NP209"),
+        ("nn.RMSNorm(n)", "x, x", "NP208"),
+    ],
+)
+def test_constructions_that_are_refused(call: str, use: str, code: str) -> None:
+    site = one(layer(call, use=use))
+    assert (site.code, site.verdict) == (code, "refuse")
+    assert (site.reason or "").startswith("torch.nn.RMSNorm: ")
+
+
+def test_uses_that_are_refused() -> None:
+    source = layer("nn.RMSNorm(n)")
+    assert one(source.replace("return self", "y = self.norm.weight\n        return self")).code == (
+        "NP214"
+    )
+    checked = source.replace("return self", "assert isinstance(x, nn.RMSNorm)\n        return self")
+    assert one(checked).code == "NP211"
+    late = source.replace("__init__(self, n, eps)", "late(self, n, eps)").replace(
+        "super().__init__()", "pass"
+    )
+    assert one(late).code == "NP222"
+
+
+def test_a_subclass_is_recognised() -> None:
+    head = "import torch\nfrom torch import nn\n\n\nclass Mine(nn.RMSNorm):\n    pass\n"
+    site = one(layer("Mine(n)", head))
+    assert (site.code, site.norm) == ("NP236", "Mine")
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "eps"),
+    [
+        ("import torch.nn.functional as F\n", "F.rms_norm(x, (4,))", EPS),
+        ("from torch.nn import functional as F\n", "F.rms_norm(x, (4,), w, 1e-6)", "1e-6"),
+        ("import torch\n", "torch.rms_norm(x, [4], weight=w, eps=e)", "e"),
+        ("import torch\n", "torch.nn.functional.rms_norm(x, [4])", EPS),
+    ],
+)
+def test_the_function_is_refused(head: str, call: str, eps: str) -> None:
+    site = one(f"{head}\n\ndef block(x, w, e):\n    return {call} + 1\n")
+    assert site.code == "NP233"
+    assert site.computes is not None
+    assert (site.computes.weight, site.computes.eps) == (
+        "scale" if "w" in call[20:] else "none",
+        eps,
+    )
+
+
+def test_an_annotation_goes_along() -> None:
+    source = layer("nn.RMSNorm(n, eps)").replace("self.norm =", "self.norm: nn.RMSNorm =")
+    data = source.encode()
+    result = apply_plan(data, plan(data, find_sites(data, "m.py"))).source.decode()
+    assert "self.norm: RMSNorm = RMSNorm(n, eps=eps, dtype=torch.float32)" in result
+
+
+def test_torchs_epsilon_is_that_of_float32() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for affine in (True, False):
+            norm = torch.nn.RMSNorm(64, elementwise_affine=affine, dtype=dtype)
+            x = (torch.randn(8, 64) * 1e-3).to(dtype)  # so small that the epsilon tells
+            h = x.float()
+            h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + float(EPS))
+            if affine:
+                norm.weight.data.normal_()
+                h = h * norm.weight.float()
+            assert torch.equal(norm(x), h.to(dtype))
