@@ -105,7 +105,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                     sites += found
         sites += elsewhere.sites(reported)
         if "torch" in module.text and ("RMSNorm" in module.text or "rms_norm" in module.text):
-            sites += TorchNorms(module, chosen.unsafe).sites(set(reported))
+            sites += TorchNorms(module, chosen.unsafe).sites(elsewhere.shown)
     sites += _done(module)
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
 

@@ -169,10 +169,14 @@ def _without_sign(value: Value) -> Value:
 
 def is_centered(value: Value) -> bool:
     """Whether something, a mean in all likelihood, was subtracted: not an RMS norm."""
-    value = peel(value)
-    if isinstance(value, Op) and value.kind == "either":
+    value = base(value)
+    if not isinstance(value, Op):
+        return False
+    if value.kind == "either":
         return all(is_centered(part) for part in value.operands)
-    return isinstance(value, Op) and value.kind == "sub"
+    if value.kind == "mul":
+        return any(is_centered(part) for part in value.operands)
+    return value.kind == "sub"
 
 
 def same(left: Value, right: Value) -> bool:
@@ -193,19 +197,31 @@ def base(value: Value) -> Value:
 
 
 def products(steps: Sequence[Step], device: bool = False) -> tuple[list[Product], list[Step]]:
-    """The innermost product of every root among ``steps``, and the roots that multiply nothing."""
+    """The innermost product of every root among ``steps``, and the roots that multiply nothing.
+
+    Those of called functions are theirs.
+    """
     found: dict[int, Product] = {}
     roots: dict[int, Step] = {}
     for step in steps:
-        if root_of(step.value, device) is not None and _is_rsqrt(step.value):
+        if _is_rsqrt(step.value) and root_of(step.value, device) is not None:
             roots.setdefault(id(step.value), step)
         for root, factor, how in matches(step.value, device):
             key = id(root.value)
             before = found.get(key)
             if before is None or (before.how == "other" and how != "other"):
                 found[key] = Product(step, root, factor, how)
-    lonely = [step for key, step in roots.items() if key not in found]
-    return list(found.values()), lonely
+    lonely = [step for key, step in roots.items() if key not in found and step.own]
+    own = [one for one in found.values() if one.step.own and (device or _is_related(one))]
+    return own, lonely
+
+
+def _is_related(product: Product) -> bool:
+    """Whether the root multiplies what was squared, or something that was made of it."""
+    if product.how != "other":
+        return True
+    squared = base(product.root.squared)
+    return any(part is squared for part in walk(product.factor))
 
 
 def _is_rsqrt(value: Value) -> bool:
