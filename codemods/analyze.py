@@ -158,7 +158,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                     sites += found
         sites += elsewhere.sites(reported)
         if "torch" in module.text and ("RMSNorm" in module.text or "rms_norm" in module.text):
-            sites += TorchNorms(module, chosen.unsafe).sites(set(reported))
+            sites += TorchNorms(module, chosen.unsafe).sites(elsewhere.shown)
     sites = [
         # A class that its own file does not construct stands in nobody's way.
         site if site.code == "NP219" else with_word(site, chosen.shared.get(site.norm))

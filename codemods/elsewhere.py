@@ -18,7 +18,7 @@ from normport.codemods.model import Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.places import Place, Places, last
 from normport.codemods.refusals import for_class, for_function, for_inline, for_kernel_class
-from normport.codemods.roots import Product, is_argument, products, returned_norm, spine
+from normport.codemods.roots import Product, base, is_argument, products, returned_norm, spine
 from normport.codemods.values import Op, Source, Value, Weight, walk
 
 _KERNEL = re.compile(r"\w*rms_?norm\w*\s*\(")
@@ -35,6 +35,7 @@ class Elsewhere:
         self.apart = Apart(module, self.places)
         self.covered: set[Place] = set()
         self.helpers: set[str] = set()
+        self.norms: dict[Place, Description] = {}
 
     def is_layer(self, node: ast.ClassDef) -> bool:
         """Whether a class with a forward is no norm itself but has one in the middle of it."""
@@ -122,7 +123,8 @@ class Elsewhere:
                     continue
                 name = call.kind.removeprefix("call:")
                 given = [part for operand in call.operands for part in walk(operand)]
-                weighted = any(isinstance(part, Weight) for part in given)
+                fed = any(part in flow.parameters for part in map(base, call.operands))
+                weighted = fed and any(isinstance(part, Weight) for part in given)
                 if weighted and _KERNEL_NAME.fullmatch(name.rsplit(".", 1)[-1]):
                     return name
         return None
@@ -167,7 +169,7 @@ class Elsewhere:
     # Functions and inline code
 
     def _functions(self) -> list[Site]:
-        norms: dict[Place, Description] = {}
+        norms = self.norms
         inline: list[tuple[Place | None, Product, Description]] = []
         lonely: dict[Place, list[Step]] = {}
         pending = [p for p in self.places.functions if p.direct and p not in self.covered]
@@ -253,13 +255,30 @@ class Elsewhere:
         nodes: list[ast.expr] = [*self.module.names.get(name, [])]
         if place.owner is not None:
             nodes = [*self.module.attributes.get(name, [])]
-            owners = ("self", "cls", place.owner.node.name)
-            nodes = [n for n in nodes if isinstance(n, ast.Attribute) and last(n.value) in owners]
+            nodes = [node for node in nodes if self._means(node, place.owner)]
         for node in nodes:
             call = self.module.parents[node]
             if isinstance(call, ast.Call) and call.func is node:
                 found.append(call)
         return sorted(found, key=lambda call: (call.lineno, call.col_offset))
+
+    def _means(self, node: ast.expr, owner: Place) -> bool:
+        """Whether ``node``, an attribute, is one of ``owner``'s: of its name, or of ``self`` in
+        the class or in one that inherits from it."""
+        assert isinstance(node, ast.Attribute)
+        if last(node.value) == owner.node.name:
+            return True
+        outer = self.module.enclosing(node, ast.ClassDef)
+        if not isinstance(node.value, ast.Name) or node.value.id not in ("self", "cls"):
+            return False
+        if not isinstance(outer, ast.ClassDef):
+            return False
+        return outer is owner.node or owner.node.name in [last(base) for base in outer.bases]
+
+    @property
+    def shown(self) -> set[ast.AST]:
+        """Classes and functions whose findings stand for all that is in them."""
+        return {place.node for place in (*self.covered, *self.norms)}
 
     def _around(self, node: ast.AST, norms: Mapping[Place, Description]) -> ast.AST | None:
         """What ``node`` stands in that is reported itself."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from normport.codemods.expressions import BINARY, bind_values
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.tensor_calls import call_tensor, cast, promote
+from normport.codemods.tensor_calls import RMS_NORMS, call_tensor, cast, promote, rms_norm
 from normport.codemods.values import (
     Cast,
     Const,
@@ -27,6 +27,7 @@ from normport.codemods.values import (
     Tensor,
     Unknown,
     Value,
+    walk,
 )
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -59,10 +60,14 @@ class Opaque(Input):
 
 @dataclass(frozen=True)
 class Step:
-    """An expression of the function itself and its value, in the order of evaluation."""
+    """An expression and its value, in the order of evaluation.
+
+    own: it stands in the function itself, not in one that is called.
+    """
 
     node: ast.expr
     value: Value
+    own: bool = True
 
 
 class Flow:
@@ -134,9 +139,8 @@ class Flow:
             case ast.AugAssign():
                 left = self._load(node.target, env)
                 value = self._binary(node.op, left, self._eval(node.value, env))
-                if self._depth == 0:
-                    # A step of its own: `x *= r` has no expression that holds the product.
-                    self.steps.append(Step(node.target, value))
+                # A step of its own: `x *= r` has no expression that holds the product.
+                self.steps.append(Step(node.target, value, self._depth == 0))
                 self._assign(node.target, value, env)
             case ast.If():
                 self._eval(node.test, env)
@@ -234,8 +238,8 @@ class Flow:
         value = self._expression(node, env)
         if isinstance(value, Unknown):
             value = self._opaque("")
-        if self._depth == 0 and isinstance(value, Op | Cast):
-            self.steps.append(Step(node, value))
+        if isinstance(value, Op | Cast):
+            self.steps.append(Step(node, value, self._depth == 0))
         return value
 
     def _expression(self, node: ast.expr, env: dict[str, Value]) -> Value:
@@ -354,6 +358,12 @@ class Flow:
         if isinstance(called, Function):
             return self._follow(called, arguments, keywords)
         first = arguments[0] if arguments else keywords.get("input")
+        if name == "rms_norm" and self.module.qualified(function) in RMS_NORMS:
+            value = rms_norm(arguments, keywords)
+            # Torch's product, not one that is written here.
+            inner = [v for v in walk(value) if isinstance(v, Op) and v.kind == "mul"]
+            self.steps += [Step(node, part, own=False) for part in reversed(inner)]
+            return value
         if isinstance(first, Tensor):
             rest = arguments[1:] if arguments else []
             words = {k: v for k, v in keywords.items() if k != "input"}

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from normport.codemods.flow import Opaque, Step
 from normport.codemods.values import Cast, Const, Input, Items, Op, Tensor, Value, peel, walk
 from normport.codemods.values import Weight as Parameter
 
+T = TypeVar("T")
 How = Literal["same", "slice", "other"]
 
 # Calls that hand the squares on to the root, by a word in their name.
 _PASSING = ("reduce", "gather", "cat", "chunk", "split", "clamp", "contiguous", "stack")
+
+
+_DEEPEST = 50
+"""How deep in a product a root is looked for."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +174,14 @@ def _without_sign(value: Value) -> Value:
 
 def is_centered(value: Value) -> bool:
     """Whether something, a mean in all likelihood, was subtracted: not an RMS norm."""
-    value = peel(value)
-    if isinstance(value, Op) and value.kind == "either":
+    value = base(value)
+    if not isinstance(value, Op):
+        return False
+    if value.kind == "either":
         return all(is_centered(part) for part in value.operands)
-    return isinstance(value, Op) and value.kind == "sub"
+    if value.kind == "mul":
+        return any(is_centered(part) for part in value.operands)
+    return value.kind == "sub"
 
 
 def same(left: Value, right: Value) -> bool:
@@ -193,19 +202,31 @@ def base(value: Value) -> Value:
 
 
 def products(steps: Sequence[Step], device: bool = False) -> tuple[list[Product], list[Step]]:
-    """The innermost product of every root among ``steps``, and the roots that multiply nothing."""
+    """The innermost product of every root among ``steps``, and the roots that multiply nothing.
+
+    Those of called functions are theirs.
+    """
     found: dict[int, Product] = {}
     roots: dict[int, Step] = {}
     for step in steps:
-        if root_of(step.value, device) is not None and _is_rsqrt(step.value):
+        if _is_rsqrt(step.value) and root_of(step.value, device) is not None:
             roots.setdefault(id(step.value), step)
         for root, factor, how in matches(step.value, device):
             key = id(root.value)
             before = found.get(key)
             if before is None or (before.how == "other" and how != "other"):
                 found[key] = Product(step, root, factor, how)
-    lonely = [step for key, step in roots.items() if key not in found]
-    return list(found.values()), lonely
+    lonely = [step for key, step in roots.items() if key not in found and step.own]
+    own = [one for one in found.values() if one.step.own and (device or _is_related(one))]
+    return own, lonely
+
+
+def _is_related(product: Product) -> bool:
+    """Whether the root multiplies what was squared, or something that was made of it."""
+    if product.how != "other":
+        return True
+    squared = base(product.root.squared)
+    return any(part is squared for part in walk(product.factor))
 
 
 def _is_rsqrt(value: Value) -> bool:
@@ -228,28 +249,54 @@ def matches(value: Value, device: bool = False) -> Iterator[tuple[Root, Value, H
 
 
 def _factors(value: Value, device: bool) -> tuple[list[Root], list[Value]]:
-    """The roots that ``value`` is a product of, and its other factors but numbers."""
-    root = root_of(value, device)
-    if root is not None and _is_rsqrt(value):
-        return [root], []
-    if isinstance(value, Cast):
-        inner = _factors(value.operand, device)
-        return inner if inner[0] else ([], [value])
-    if isinstance(value, Op):
+    """The roots that ``value`` is a product of, and its other factors but numbers, each once."""
+    return _Factors(device).of(value, 0)
+
+
+class _Factors:
+    """Takes products apart, each value once: a variable that is multiplied by itself again and
+    again is a product of more factors than can be listed one by one."""
+
+    def __init__(self, device: bool) -> None:
+        self.device = device
+        self._known: dict[int, tuple[list[Root], list[Value]]] = {}
+
+    def of(self, value: Value, depth: int) -> tuple[list[Root], list[Value]]:
+        """depth: of ``value`` in the product. What is deeper than anybody writes is one factor."""
+        if id(value) not in self._known:
+            found = self._taken_apart(value, depth + 1) if depth < _DEEPEST else None
+            whole: list[Value] = [] if isinstance(value, Const) else [value]
+            self._known[id(value)] = found or ([], whole)
+        return self._known[id(value)]
+
+    def _taken_apart(self, value: Value, depth: int) -> tuple[list[Root], list[Value]] | None:
+        """None where there is no root in it."""
+        root = root_of(value, self.device)
+        if root is not None and _is_rsqrt(value):
+            return [root], []
+        if isinstance(value, Cast):
+            inner = self.of(value.operand, depth)
+            return inner if inner[0] else None
+        if not isinstance(value, Op):
+            return None
         if value.kind == "mul":
-            left, right = (_factors(operand, device) for operand in value.operands)
+            left, right = (self.of(operand, depth) for operand in value.operands)
             if left[0] or right[0]:
-                return left[0] + right[0], left[1] + right[1]
+                return _once(left[0] + right[0]), _once(left[1] + right[1])
         elif value.kind == "div":
-            roots, others = _factors(value.operands[0], device)
-            under = _divisors(value.operands[1], device)
+            roots, others = self.of(value.operands[0], depth)
+            under = _divisors(value.operands[1], self.device)
             if roots or under:
                 return roots + under, others
-        if value.kind in ("reshape", "slice", "either"):
-            inner = _factors(value.operands[0], device)
+        elif value.kind in ("reshape", "slice", "either"):
+            inner = self.of(value.operands[0], depth)
             if inner[0] and not inner[1]:
                 return inner
-    return [], [] if isinstance(value, Const) else [value]
+        return None
+
+
+def _once(found: list[T]) -> list[T]:
+    return list({id(one): one for one in found}.values())
 
 
 def _divisors(value: Value, device: bool) -> list[Root]:

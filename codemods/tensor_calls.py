@@ -26,6 +26,9 @@ _RESHAPES = {
 }  # fmt: skip
 _ELEMENTWISE = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "multiply": "mul"}
 _FACTORIES = {"torch.zeros": "zeros", "torch.ones": "ones", "torch.empty": "empty"}
+RMS_NORMS = {"torch.nn.functional.rms_norm", "torch.rms_norm"}
+MACHINE_EPS = "1.1920928955078125e-07"
+"""Float32's machine epsilon: what torch's norms add when they are given no eps."""
 _ALL_REDUCES = ("all_reduce", "all_gather")
 
 
@@ -100,6 +103,28 @@ def _reduce(owner: Tensor, name: str, arguments: list[Value], keywords: dict[str
     return Op(owner.dtype, name, (owner,), detail)
 
 
+def rms_norm(arguments: list[Value], keywords: dict[str, Value]) -> Value:
+    """``torch.nn.functional.rms_norm``, which computes in float32 and rounds once."""
+    names = ("input", "normalized_shape", "weight", "eps")
+    given = dict(zip(names, arguments, strict=False)) | keywords
+    x, shape = given.get("input"), given.get("normalized_shape")
+    weight, eps = given.get("weight", Const(None)), given.get("eps", Const(None))
+    if not isinstance(x, Tensor):
+        return Unknown("the call of rms_norm")
+    many = isinstance(shape, Items) and len(shape.values) != 1
+    hidden = isinstance(shape, Unknown) and not shape.why.endswith(".shape[-1:]`")
+    detail = "" if many or hidden or shape is None else "last keepdim"
+    if eps == Const(None):
+        eps = Const(float(MACHINE_EPS), text=MACHINE_EPS)
+    wide = cast(x, "float32")
+    mean = Op("float32", "mean", (Op("float32", "square", (wide,)),), detail)
+    root = Op("float32", "rsqrt", (Op("float32", "add", (mean, eps)),))
+    norm = Op("float32", "mul", (wide, root))
+    if weight != Const(None):
+        norm = Op("float32", "mul", (norm, weight))
+    return cast(norm, x.dtype)
+
+
 def call_module(name: str, arguments: list[Value], keywords: dict[str, Value]) -> Value:
     """A call of an imported function by its dotted name."""
     if name == "torch.nn.Parameter" or name == "torch.nn.parameter.Parameter":
@@ -109,6 +134,8 @@ def call_module(name: str, arguments: list[Value], keywords: dict[str, Value]) -
         if isinstance(data, Weight):
             return data
         return Unknown("a parameter made from something else than zeros, ones or empty")
+    if name in RMS_NORMS:
+        return rms_norm(arguments, keywords)
     if name in _FACTORIES:
         dtype = keywords.get("dtype")
         word: DTypeName = "param"
@@ -141,4 +168,4 @@ def call_module(name: str, arguments: list[Value], keywords: dict[str, Value]) -
     return Unknown(f"the call of {name}")
 
 
-__all__ = ["Module", "call_module", "call_tensor", "cast", "promote"]
+__all__ = ["Module", "call_module", "call_tensor", "cast", "promote", "rms_norm"]

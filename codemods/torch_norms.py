@@ -8,7 +8,7 @@ inputs too; without an ``eps`` it uses float32's machine epsilon whatever the in
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from normport.codemods.checks import Refused, check_dtypes
@@ -19,12 +19,11 @@ from normport.codemods.model import Computes, Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.refusals import refuse
 from normport.codemods.registry import NormSite, all_rules
+from normport.codemods.tensor_calls import MACHINE_EPS, RMS_NORMS
 from normport.codemods.uses import Binding, attribute_calls, binding, objection
 
 CLASS = "torch.nn.RMSNorm"
 _CLASSES = {CLASS, "torch.nn.modules.RMSNorm", "torch.nn.modules.normalization.RMSNorm"}
-_FUNCTIONS = {"torch.nn.functional.rms_norm", "torch.rms_norm"}
-MACHINE_EPS = "1.1920928955078125e-07"
 _PARAMETERS = ("normalized_shape", "eps", "elementwise_affine", "device", "dtype")
 
 
@@ -49,27 +48,32 @@ class TorchNorms:
         self.module = module
         self.unsafe = unsafe
 
-    def sites(self, reported: set[ast.ClassDef]) -> list[Site]:
-        """reported: classes whose findings say already what they call."""
+    def sites(self, reported: Collection[ast.AST]) -> list[Site]:
+        """reported: classes and functions whose findings say already what they call."""
         found: list[Site] = []
         for node in self._references():
-            outer = self.module.enclosing(node, ast.ClassDef)
-            if outer in reported and not self._is_class(node):
+            if not self._is_class(node) and self._is_in(node, reported):
                 continue
             site = self._site(node)
             if site is not None:
                 found.append(site)
         return found
 
+    def _is_in(self, node: ast.AST, outer: Collection[ast.AST]) -> bool:
+        current: ast.AST | None = node
+        while current is not None and current not in outer:
+            current = self.module.parents.get(current)
+        return current is not None
+
     def _references(self) -> list[ast.expr]:
         """Every name or dotted name that means one of torch's norms, not being part of one."""
         heads = ("RMSNorm", "rms_norm")
         nodes: list[ast.expr] = [n for name in heads for n in self.module.attributes.get(name, [])]
         for local, full in self.module.imports.items():
-            if full in _CLASSES | _FUNCTIONS:
+            if full in _CLASSES | RMS_NORMS:
                 nodes += self.module.names.get(local, [])
         return sorted(
-            (n for n in nodes if self.module.qualified(n) in _CLASSES | _FUNCTIONS),
+            (n for n in nodes if self.module.qualified(n) in _CLASSES | RMS_NORMS),
             key=lambda node: (node.lineno, node.col_offset),
         )
 
@@ -165,6 +169,9 @@ class TorchNorms:
             if len(each.args) != 1 or each.keywords or isinstance(each.args[0], ast.Starred):
                 why = f"`{ast.unparse(each)}` in line {each.lineno} passes more than the input"
                 raise Refused("NP208", why, computes)
+        if self._may_be_none(arguments.given.get("eps"), bound):
+            why = "its eps may be None, which RMSNorm does not take; write the number"
+            raise Refused("NP232", why, computes)
         line = self._checked_line()
         if line is not None:
             raise Refused("NP211", f"its type is checked in line {line}", computes)
@@ -237,6 +244,24 @@ class TorchNorms:
             raise Refused("NP232", why, computes)
         text = self.module.segment(node)
         return text if "\n" not in text else ast.unparse(node)
+
+    def _may_be_none(self, eps: ast.expr | None, bound: Binding) -> bool:
+        """Whether an eps is a parameter of the constructor that says so."""
+        if not isinstance(eps, ast.Name):
+            return False
+        parameters = bound.init.args
+        plain = [*parameters.posonlyargs, *parameters.args]
+        defaults = dict(
+            zip(reversed([a.arg for a in plain]), reversed(parameters.defaults), strict=False)
+        )
+        keyword = zip([a.arg for a in parameters.kwonlyargs], parameters.kw_defaults, strict=True)
+        defaults |= {name: default for name, default in keyword if default is not None}
+        default = defaults.get(eps.id)
+        if isinstance(default, ast.Constant) and default.value is None:
+            return True
+        notes = [a.annotation for a in (*plain, *parameters.kwonlyargs) if a.arg == eps.id]
+        words = " ".join(ast.unparse(note) for note in notes if note is not None)
+        return "None" in words or "Optional" in words
 
     def _checked_line(self) -> int | None:
         """The line of an isinstance that asks for torch's class."""

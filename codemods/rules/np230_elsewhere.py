@@ -137,7 +137,7 @@ RULES = (
         changed(
             _TORCH,
             ("        self.norm = nn.RMSNorm((config.heads, config.head_dim))\n", ""),
-            ("self.norm(x)", "F.rms_norm(x, (self.size,))"),
+            ("self.norm(x)", "self.proj(F.rms_norm(x, (self.size,)))"),
         ),
     ),
     refusal(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from normport.codemods.analyze import find_sites, plan
@@ -96,6 +98,13 @@ def test_uses_that_are_refused() -> None:
     assert one(late).code == "NP222"
 
 
+@pytest.mark.parametrize("parameter", ["eps=None", "eps: float | None", "*, eps=None"])
+def test_an_eps_that_may_be_none(parameter: str) -> None:
+    source = layer("nn.RMSNorm(n, eps)")
+    assert one(source).code == "NP105"
+    assert one(source.replace("n, eps):", f"n, {parameter}):")).code == "NP232"
+
+
 def test_a_subclass_is_recognised() -> None:
     head = "import torch\nfrom torch import nn\n\n\nclass Mine(nn.RMSNorm):\n    pass\n"
     site = one(layer("Mine(n)", head))
@@ -112,13 +121,71 @@ def test_a_subclass_is_recognised() -> None:
     ],
 )
 def test_the_function_is_refused(head: str, call: str, eps: str) -> None:
-    site = one(f"{head}\n\ndef block(x, w, e):\n    return {call} + 1\n")
+    site = one(f"import torch\n{head}\n\ndef block(x, w, e):\n    return torch.relu({call})\n")
     assert site.code == "NP233"
     assert site.computes is not None
     assert (site.computes.weight, site.computes.eps) == (
         "scale" if "w" in call[20:] else "none",
         eps,
     )
+
+
+CLASS = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Mine(nn.Module):
+    def __init__(self, dim, eps=None):
+        super().__init__()
+        self.dim = dim
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return F.rms_norm(x, (self.dim,), self.weight, self.eps)
+
+
+class Layer(nn.Module):
+    def __init__(self, n, eps):
+        super().__init__()
+        self.norm = Mine(n, eps)
+
+    def forward(self, x):
+        return self.norm(x)
+"""
+
+
+def test_a_class_around_the_function_is_a_local_norm() -> None:
+    site = one(CLASS)
+    assert (site.code, site.norm) == ("NP103", "Mine")
+    assert site.target == "RMSNorm(n, eps=eps, dtype=torch.float32)"
+    default = one(CLASS.replace("Mine(n, eps)", "Mine(n)"))
+    assert default.target == f"RMSNorm(n, eps={EPS}, dtype=torch.float32)"
+    bare = CLASS.replace("self.weight, self.eps", "None, self.eps").replace(
+        "        self.weight = nn.Parameter(torch.ones(dim))\n", ""
+    )
+    assert one(bare).computes == replace_weight(site)
+    many = CLASS.replace("(self.dim,)", "(2, self.dim)")
+    assert one(many).code == "NP210"
+
+
+def replace_weight(site: Site) -> object:
+    assert site.computes is not None
+    return dataclasses.replace(
+        site.computes, weight="none", multiply_in=None, initial=None, weight_dtype=None
+    )
+
+
+def test_a_function_around_the_function_is_one_norm() -> None:
+    source = (
+        "import torch\nimport torch.nn.functional as F\n\n\ndef normed(x):\n"
+        "    return F.rms_norm(x, (x.size(-1),))\n\n\ndef block(x):\n"
+        "    return torch.relu(normed(x)) + torch.relu(normed(x + 1))\n"
+    )
+    found = find_sites(source.encode(), "m.py")
+    assert [(s.code, s.norm, s.line) for s in found] == [("NP230", "normed", 10)] * 2
 
 
 def test_an_annotation_goes_along() -> None:
