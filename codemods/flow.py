@@ -33,6 +33,9 @@ from normport.codemods.values import (
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 MAX_DEPTH = 5
 MAX_CALLS = 40
+MAX_SIZE = 500
+"""Of a variable's value, written out in full; a larger one is not followed any further. A variable
+that is multiplied by itself a few dozen times is longer than any memory."""
 
 _DTYPES: dict[str, DTypeName] = {"float32": "float32", "float": "float32", "Float32": "float32"}
 _OTHER_DTYPES = {"float16", "bfloat16", "half", "float64", "double", "int8", "int32", "int64"}
@@ -93,6 +96,9 @@ class Flow:
         self._depth = 0
         self._calls = 0
         self._parts = 0
+        self._sizes: dict[
+            int, tuple[Value, int]
+        ] = {}  # the value too, so that its id stays its own
         self._returns: list[list[Value]] = []
 
     def run(self, node: Scope | ast.Module, bound: bool) -> Value:
@@ -203,7 +209,7 @@ class Flow:
     def _assign(self, target: ast.expr, value: Value, env: dict[str, Value]) -> None:
         match target:
             case ast.Name():
-                env[target.id] = value
+                env[target.id] = value if self._size(value) <= MAX_SIZE else self._opaque("")
             case ast.Tuple() | ast.List():
                 known = isinstance(value, Items) and len(value.values) == len(target.elts)
                 for number, element in enumerate(target.elts):
@@ -220,6 +226,22 @@ class Flow:
                 self._assign(target.value, self._opaque(""), env)
             case _:
                 pass
+
+    def _size(self, value: Value) -> int:
+        """How long ``value`` is when it is written out in full."""
+        known = self._sizes.get(id(value))
+        if known is not None:
+            return known[1]
+        parts: tuple[Value, ...] = ()
+        if isinstance(value, Cast):
+            parts = (value.operand,)
+        elif isinstance(value, Op):
+            parts = value.operands
+        elif isinstance(value, Items):
+            parts = value.values
+        size = 1 + sum(map(self._size, parts))
+        self._sizes[id(value)] = value, size
+        return size
 
     def _in_place(self, node: ast.expr, value: Value, env: dict[str, Value]) -> None:
         """``x.mul_(y)`` as a statement."""

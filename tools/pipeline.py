@@ -11,6 +11,7 @@ from pathlib import Path
 
 from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm
 from normport.codemods.convert import convert
+from normport.codemods.depth import with_deep_stack
 from normport.codemods.model import EditResult, RefusedEdit, Site
 from normport.tools.choice import Choice, Offer
 from normport.tools.discover import PythonFile, shown_path
@@ -281,7 +282,10 @@ class _UnreadableError(Exception):
 def _sites(data: bytes, shown: str, options: Options) -> tuple[Site, ...]:
     try:
         text = _text(data)
-        sites = find_sites(data, shown, options)
+        try:
+            sites = find_sites(data, shown, options)
+        except RecursionError:  # rare, and more room takes a thread of its own
+            sites = with_deep_stack(lambda: find_sites(data, shown, options))
         if not sites and not may_hold_norm(data):
             ast.parse(text)  # a named file is told to be broken even where no norm could be
     except UnicodeDecodeError as error:
