@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from normport.tools.errors import UserError
+from normport.tools.gemma_form import computes_gemma_norm
 from normport.tools.tree import SIGN_OFF, FileChange, Patch, SourceTree
 
 LAYERNORM = "vllm/model_executor/layers/layernorm.py"
@@ -170,6 +171,12 @@ def _add_method(source: _Source, norm: ast.ClassDef) -> bytes:
         raise _ConflictError(
             f"{source.path}, line {norm.lineno}: GemmaRMSNorm has no forward_cuda, weight and "
             "variance_epsilon to build forward_xpu on."
+        )
+    if not _imports(source.tree, "vllm", "ir") or not computes_gemma_norm(norm):
+        raise _ConflictError(
+            f"{source.path}, line {norm.lineno}: GemmaRMSNorm.forward_native is not the norm that "
+            "the XPU kernels compute, ir.ops.rms_norm and ir.ops.fused_add_rms_norm with "
+            "self.weight.float() + 1.0: restore it; `normport rewrite` goes without the backport."
         )
     if not _imports(source.tree, "vllm", "envs") or not _imports(source.tree, None, "torch"):
         raise _ConflictError(
