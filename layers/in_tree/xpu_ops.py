@@ -110,8 +110,10 @@ def _steps_by_rows(x: torch.Tensor) -> bool:
     ``is_contiguous`` ignores it: e.g. after a transpose of (1, tokens, hidden). In rank
     2 it is then the stride of the only row, which is never taken.
     """
+    if not 3 <= x.ndim <= 4:
+        return False
     hidden = x.shape[-1]
-    return 3 <= x.ndim <= 4 and (x.stride(-2) == hidden or x.numel() == hidden)
+    return x.stride(-2) == hidden or x.numel() == hidden
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:

@@ -178,6 +178,8 @@ def test_fused_kernel_writes_in_place_and_returns_its_arguments(
         pytest.param(lambda x: (x[:4], x[3:]), id="a row in common"),
         pytest.param(lambda x: (x[3:], x[:4]), id="a row in common, reversed"),
         pytest.param(lambda x: (draw(HIDDEN), draw(HIDDEN)), id="rank 1"),
+        pytest.param(lambda x: (draw(1)[0], draw(1)[0]), id="rank 0"),
+        pytest.param(lambda x: (x.view(1, 7, 1, 1, HIDDEN), draw(1, 7, 1, 1, HIDDEN)), id="rank 5"),
     ],
 )
 def test_fused_native_leaves_its_arguments_alone(
