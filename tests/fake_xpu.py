@@ -1,9 +1,10 @@
 """An XPU made of CPU ops: the kernels' schemas, their numbers and their limits.
 
 The stand-ins compute in float32 and round once. Like the kernels of vllm-xpu-kernels they throw
-for another rank, for a weight of another dtype and for an output that is not contiguous, they
-have no guard for empty tensors, they take the weight as dense whatever its size, and the fused one
-walks its residual as dense rows. So a guard that is missing shows in the numbers or as an error.
+for another rank, for a weight of another dtype, for an output that is not contiguous and for a
+last stride that ``contiguous()`` does not make 1, they have no guard for empty tensors, they take
+the weight as dense whatever its size, and the fused one walks its input by ``stride(-2)`` and its
+residual as dense rows. So a guard that is missing shows in the numbers or as an error.
 
 ``load()`` gives the modules of ``normport.layers.in_tree`` on top of a small stub of vLLM, so that
 no vLLM is needed; ``simulated()`` puts that stub where ``import vllm`` finds it.
@@ -62,6 +63,10 @@ def _gemma_rms_norm(result: Tensor, input: Tensor, weight: Tensor, epsilon: floa
         raise RuntimeError(f"unsupported rank {input.dim()}")
     if not result.is_contiguous():
         raise RuntimeError("result must be contiguous")
+    if input.stride(-1) != 1:
+        input = input.contiguous()
+        if input.stride(-1) != 1:
+            raise RuntimeError("the last stride of the input must be 1")
     result.copy_(_row_norm(input, weight, epsilon))
 
 

@@ -16,6 +16,7 @@ import pytest
 from normport.layers import in_tree
 from normport.tools.backport import LAYERNORM, TESTS, XPU_OPS, BackportResult, backport
 from normport.tools.errors import UserError
+from normport.tools.gemma_form import computes_gemma_norm
 from normport.tools.tree import FileChange, SourceTree
 
 NORM = b"""\
@@ -27,6 +28,12 @@ class GemmaRMSNorm:
     def __init__(self, hidden_size, eps):
         self.weight = torch.zeros(hidden_size)
         self.variance_epsilon = eps
+
+    def forward_native(self, x, residual=None):
+        weight = self.weight.float() + 1.0
+        if residual is None:
+            return ir.ops.rms_norm(x, weight, self.variance_epsilon)
+        return ir.ops.fused_add_rms_norm(x, residual, weight, self.variance_epsilon)
 
     def forward_cuda(self, x, residual=None):
         return self.forward_native(x, residual)
@@ -126,6 +133,7 @@ def test_text_lands_beside_its_kind(tmp_path: Path) -> None:
     norm = next(n for n in ast.parse(files[LAYERNORM]).body if isinstance(n, ast.ClassDef))
     assert [getattr(n, "name", None) for n in norm.body] == [
         "__init__",
+        "forward_native",
         "forward_cuda",
         "forward_xpu",
     ]
@@ -187,6 +195,7 @@ def test_line_endings_stay(tmp_path: Path) -> None:
         pytest.param(
             NORM.replace(b"variance_epsilon", b"eps"), OPS, "variance_epsilon", id="attribute"
         ),
+        pytest.param(NORM.replace(b"envs, ir", b"envs"), OPS, "forward_native is not", id="ir"),
         pytest.param(NORM.replace(b"envs, ", b""), OPS, "vllm.envs", id="norm imports"),
         pytest.param(
             NORM, OPS.replace(b"not _OPS_REGISTERED", b"True"), "register_ops_once", id="block"
@@ -237,6 +246,92 @@ def test_conflict_is_one_sentence_and_no_patch(
     assert result.patch is None
     assert words in result.reason
     assert result.reason.endswith(".")
+
+
+NATIVE = ast.unparse(ast.parse(NORM).body[2].body[1])  # type: ignore[attr-defined]
+"""The method ``forward_native`` of ``NORM``."""
+
+
+def with_native(source: str) -> bytes:
+    norm = ast.parse(NORM)
+    norm.body[2].body[1:2] = ast.parse(source).body  # type: ignore[attr-defined]
+    return ast.unparse(norm).encode()
+
+
+@pytest.mark.parametrize(
+    "native",
+    [
+        pytest.param(NATIVE.replace("+ 1.0", "* 2.0"), id="another weight"),
+        pytest.param(NATIVE.replace("+ 1.0", "+ 2.0"), id="another offset"),
+        pytest.param(NATIVE.replace("+ 1.0", "- 1.0"), id="a difference"),
+        pytest.param(NATIVE.replace(".float() + 1.0", ""), id="no offset"),
+        pytest.param(NATIVE.replace(".float()", ""), id="in the weight's dtype"),
+        pytest.param(NATIVE.replace(".float()", ".to(torch.float64)"), id="wider"),
+        pytest.param(NATIVE.replace("rms_norm(x, weight", "rms_norm(2 * x, weight"), id="input"),
+        pytest.param(NATIVE.replace("residual, weight", "2 * residual, weight"), id="residual"),
+        pytest.param(NATIVE.replace("variance_epsilon", "eps"), id="another epsilon"),
+        pytest.param(NATIVE.replace("ops.rms_norm", "ops.layer_norm"), id="another norm"),
+        pytest.param(NATIVE.replace("fused_add_rms_norm", "other"), id="another sum"),
+        pytest.param(NATIVE.replace("is None", "is not None"), id="branches exchanged"),
+        pytest.param(NATIVE.replace("residual is None", "x.ndim == 2"), id="another condition"),
+        pytest.param(NATIVE.replace("    weight =", "    x = x.float()\n    weight ="), id="cast"),
+        pytest.param(NATIVE.replace("    weight =", "    ir = x\n    weight ="), id="another ir"),
+        pytest.param(NATIVE.replace("    if", "    weight += 1\n    if"), id="in place"),
+        pytest.param(NATIVE.replace("    if", "    x.mul_(2)\n    if"), id="side effect"),
+        pytest.param(NATIVE.replace("x, residual=None", "residual, x=None"), id="order"),
+        pytest.param(NATIVE.replace("residual=None", "residual=0"), id="default"),
+        pytest.param(NATIVE.replace("=None", "=None, scale=1"), id="parameter"),
+        pytest.param("@torch.compile\n" + NATIVE, id="decorated"),
+        pytest.param(NATIVE + "\nforward_native = scaled(forward_native)", id="replaced"),
+        pytest.param("forward_native = None", id="not a method"),
+        pytest.param("pass", id="inherited"),
+        pytest.param("def forward_native(self, x, residual=None):\n    pass", id="nothing"),
+    ],
+)
+def test_conflict_where_another_norm_is_computed(native: str, tmp_path: Path) -> None:
+    result = backport(make_tree(tmp_path, with_native(native)))
+    assert result.status == "conflict"
+    assert result.patch is None
+    assert "GemmaRMSNorm.forward_native is not the norm that" in result.reason
+
+
+@pytest.mark.parametrize(
+    "native",
+    [
+        pytest.param(NATIVE, id="as it is"),
+        pytest.param(
+            "def forward_native(me, a: torch.Tensor, b: torch.Tensor | None = None):\n"
+            "    'Documented.'\n"
+            "    if b is not None:\n"
+            "        return ir.ops.fused_add_rms_norm(\n"
+            "            a, b, 1 + me.weight.to(torch.float32), me.variance_epsilon\n"
+            "        )\n"
+            "    eps: float = me.variance_epsilon\n"
+            "    return ir.ops.rms_norm(a, me.weight.float() + 1, eps)  # as Gemma does",
+            id="other names and order",
+        ),
+        pytest.param(
+            "def forward_native(self, x, residual=None):\n"
+            "    if residual is None:\n"
+            "        w = self.weight.float() + 1.0\n"
+            "        out = ir.ops.rms_norm(x, w, self.variance_epsilon)\n"
+            "    else:\n"
+            "        w = 1.0 + self.weight.float()\n"
+            "        out = ir.ops.fused_add_rms_norm(x, residual, w, self.variance_epsilon)\n"
+            "    return out",
+            id="both branches",
+        ),
+        pytest.param(
+            "def forward_native(self, x, residual=None):\n"
+            "    w = self.weight.float() + 1.0; e = self.variance_epsilon\n"
+            "    return ir.ops.rms_norm(x, w, e) if residual is None else "
+            "ir.ops.fused_add_rms_norm(x, residual, w, e)",
+            id="one expression",
+        ),
+    ],
+)
+def test_the_same_norm_in_another_form(native: str, tmp_path: Path) -> None:
+    assert backport(make_tree(tmp_path, with_native(native))).status == "needed"
 
 
 def test_conflict_where_the_test_file_is_taken(tmp_path: Path) -> None:
@@ -292,6 +387,17 @@ def test_release_passes_vllms_ruff_configuration(
             text=True,
         )
         assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("version", ["0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"])
+def test_release_computes_the_gemma_norm(
+    version: str, release: Callable[[str], SourceTree]
+) -> None:
+    tree = ast.parse((release(version).root / LAYERNORM).read_bytes())
+    norms = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    assert computes_gemma_norm(norms["GemmaRMSNorm"])
+    assert not computes_gemma_norm(norms["RMSNorm"])
 
 
 @pytest.mark.release

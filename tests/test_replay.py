@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,6 +57,7 @@ OPTIONAL = Patch(
     (FileChange(MODEL, AFTER[MODEL], AFTER[MODEL].replace(b"RMSNorm()", b"RMSNorm(1)")),),
     "Then.",
 )
+IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.excludesFile=")
 
 
 def fill(root: Path, files: dict[str, bytes]) -> Path:
@@ -179,6 +181,136 @@ def test_a_file_that_is_in_the_way(checkout: Path, series: Path) -> None:
     found = status(checkout, series)[0]
     assert (found.status, found.path) == ("conflict", TEST)
     assert found.reason == f"{TEST} exists already, with another content."
+
+
+def commit(checkout: Path) -> None:
+    for command in ("init --quiet", "add --all", "commit --quiet --message=all"):
+        subprocess.run(["git", *IDENTITY, *command.split()], cwd=checkout, check=True)
+
+
+def am(checkout: Path, series: Path) -> subprocess.CompletedProcess[bytes]:
+    patches = sorted(map(str, series.glob("*.patch")))
+    return subprocess.run(["git", *IDENTITY, "am", *patches], cwd=checkout, capture_output=True)
+
+
+def linked(checkout: Path, path: str) -> None:
+    """Puts a file or folder elsewhere, with a link to it in its place."""
+    (checkout / path).rename(checkout.parent / "elsewhere")
+    (checkout / path).symlink_to(checkout.parent / "elsewhere")
+
+
+def tests_is_a_file(checkout: Path) -> None:
+    (checkout / "tests").rmdir()
+    (checkout / "tests").write_bytes(b"")
+
+
+def folder_instead(checkout: Path) -> None:
+    (checkout / OPS).unlink()
+    (checkout / OPS).mkdir()
+    (checkout / OPS / "kept").write_bytes(b"")
+
+
+def pipe_instead(checkout: Path) -> None:
+    (checkout / OPS).unlink()
+    os.mkfifo(checkout / OPS)
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "reason"),
+    [
+        pytest.param(
+            lambda top: linked(top, OPS),
+            OPS,
+            f"{OPS} is a symbolic link, which normport does not follow or replace.",
+            id="link",
+        ),
+        pytest.param(
+            lambda top: linked(top, "tests"),
+            TEST,
+            "tests is a symbolic link, which normport does not follow or replace.",
+            id="link to a folder",
+        ),
+        pytest.param(
+            lambda top: (top / TEST).parent.mkdir() or (top / TEST).symlink_to("nowhere"),
+            TEST,
+            f"{TEST} is a symbolic link, which normport does not follow or replace.",
+            id="link that leads nowhere",
+        ),
+        pytest.param(
+            tests_is_a_file,
+            TEST,
+            f"{TEST} cannot be made because a file stands where its folder should.",
+            id="file for a folder",
+        ),
+        pytest.param(
+            folder_instead, OPS, f"{OPS} is a folder where a file is wanted.", id="folder"
+        ),
+        pytest.param(
+            pipe_instead, OPS, f"{OPS} is not a plain file where a file is wanted.", id="pipe"
+        ),
+    ],
+)
+def test_what_git_am_would_not_write_over(
+    change: Callable[[Path], object], path: str, reason: str, checkout: Path, series: Path
+) -> None:
+    change(checkout)
+    commit(checkout)
+    found = status(checkout, series)
+    assert [entry.status for entry in found] == ["conflict", "clean", "clean"]
+    assert (found[0].path, found[0].reason) == (path, reason)
+    for allow_dirty in (False, True):
+        with pytest.raises(UserError) as caught:
+            apply_series(checkout, series, allow_dirty=allow_dirty)
+        assert str(caught.value) == (
+            f"0001-xpu.patch does not apply: {reason} No file was changed."
+        )
+    assert am(checkout, series).returncode != 0
+
+
+def test_a_linked_file_that_is_as_the_patch_leaves_it(checkout: Path, series: Path) -> None:
+    fill(checkout, AFTER)
+    linked(checkout, MODEL)
+    found = [entry.status for entry in status(checkout, series)]
+    assert found == ["obsolete", "obsolete", "conflict"]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_uncommitted_changes_in_a_file_that_a_patch_changes(
+    staged: bool, checkout: Path, series: Path
+) -> None:
+    commit(checkout)
+    assert seen(checkout, series) == ["clean", "clean", "clean"]
+    fill(checkout, {MODEL: BEFORE[MODEL] + b"# mine\n"})
+    if staged:
+        subprocess.run(["git", "add", MODEL], cwd=checkout, check=True)
+    assert seen(checkout, series) == ["clean", "conflict", "conflict"]
+    found = status(checkout, series)[1]
+    assert (found.path, found.hunk) == (MODEL, None)
+    assert found.reason == (
+        f"{MODEL} has uncommitted changes: commit or stash them, or `series apply --allow-dirty`."
+    )
+    assert am(checkout, series).returncode != 0
+    subprocess.run(["git", "am", "--abort"], cwd=checkout, check=True, capture_output=True)
+    fill(checkout, {MODEL: BEFORE[MODEL] + b"# mine\n"})
+    applied = apply_series(checkout, series, allow_dirty=True)
+    assert [entry.status for entry in applied] == ["clean", "clean", "clean"]
+
+
+def test_uncommitted_changes_that_are_in_no_patchs_way(checkout: Path, series: Path) -> None:
+    commit(checkout)
+    fill(checkout, {"vllm/other.py": b"mine\n", **{path: AFTER[path] for path in (LAYERS, OPS)}})
+    fill(checkout, {TEST: AFTER[TEST]})
+    assert seen(checkout, series) == ["obsolete", "clean", "clean"]
+
+
+def test_a_checkout_that_git_does_not_trust(
+    checkout: Path, series: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(checkout)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert seen(checkout, series) == ["conflict"] * 3
+    reason = status(checkout, series)[0].reason
+    assert f"git cannot tell whether {LAYERS} has uncommitted changes" in reason
 
 
 def test_half_applied(checkout: Path, series: Path) -> None:

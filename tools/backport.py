@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from normport.tools.errors import UserError
+from normport.tools.gemma_form import computes_gemma_norm
 from normport.tools.tree import SIGN_OFF, FileChange, Patch, SourceTree
 
 LAYERNORM = "vllm/model_executor/layers/layernorm.py"
@@ -37,15 +38,17 @@ op names.
 
 Where a kernel would be wrong or fail the native path is taken: kernels missing; an
 input that is not float16, bfloat16 or float32; a weight of another dtype or size or not
-contiguous; a rank outside 2 to 4; a residual of another shape, dtype, device or layout;
-an input that overlaps itself or shares memory with the residual or the weight;
-batch-invariant mode. The guards are many because the kernels check only some of this
-themselves and compute something else, without an error, for the rest. Without tokens
-nothing runs. In traced code whatever depends on the row count is checked inside the
-ops, because vLLM drops Dynamo's guards and a branch there would freeze. Traced code
-adds first and then calls xpu_gemma_rms_norm, because the fused op works in place and a
-graph does not keep which of its arguments share memory; the result is the fused
-kernel's, and compiled code does not write its arguments.
+contiguous; a rank outside 2 to 4; rows of one element; a residual of another shape,
+dtype, device or layout; an input whose stride(-2) is not the length of a row, which a
+dimension of size 1 may have although the input is contiguous; an input that overlaps
+itself or shares memory with the residual or the weight; batch-invariant mode. The
+guards are many because the kernels check only some of this themselves and compute
+something else, without an error, for the rest. Without tokens no kernel runs. In traced
+code whatever depends on the row count is checked inside the ops, because vLLM drops
+Dynamo's guards and a branch there would freeze. Traced code adds first and then calls
+xpu_gemma_rms_norm, because the fused op works in place and a graph does not keep which
+of its arguments share memory; the result is the fused kernel's, and compiled code does
+not write its arguments.
 
 One difference is accepted, as upstream accepts it: the fused kernel normalizes
 x + residual after rounding the sum to the dtype, the native path before. In float16
@@ -168,6 +171,12 @@ def _add_method(source: _Source, norm: ast.ClassDef) -> bytes:
         raise _ConflictError(
             f"{source.path}, line {norm.lineno}: GemmaRMSNorm has no forward_cuda, weight and "
             "variance_epsilon to build forward_xpu on."
+        )
+    if not _imports(source.tree, "vllm", "ir") or not computes_gemma_norm(norm):
+        raise _ConflictError(
+            f"{source.path}, line {norm.lineno}: GemmaRMSNorm.forward_native is not the norm that "
+            "the XPU kernels compute, ir.ops.rms_norm and ir.ops.fused_add_rms_norm with "
+            "self.weight.float() + 1.0: restore it; `normport rewrite` goes without the backport."
         )
     if not _imports(source.tree, "vllm", "envs") or not _imports(source.tree, None, "torch"):
         raise _ConflictError(

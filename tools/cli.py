@@ -31,6 +31,7 @@ from normport.tools.options import (
     NoProof,
     OutputFormat,
     Paths,
+    PortDirty,
     Select,
     SeriesFolder,
     ShowDone,
@@ -194,6 +195,7 @@ def port(
     no_exec: NoExec = False,
     allow_unproven: AllowUnproven = False,
     dim: Dims = None,
+    allow_dirty: PortDirty = False,
 ) -> None:
     """The main job: rewrite, backport and proof, written as a patch series for `git am`."""
     from normport.tools.series_commands import port_command
@@ -208,6 +210,7 @@ def port(
             no_exec=no_exec,
             allow_unproven=allow_unproven,
             dims=dim,
+            allow_dirty=allow_dirty,
         )
     )
 

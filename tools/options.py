@@ -114,6 +114,13 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 for refused 
 AllowDirty = Annotated[
     bool, typer.Option("--allow-dirty", help="Change files that have uncommitted changes.")
 ]
+PortDirty = Annotated[
+    bool,
+    typer.Option(
+        "--allow-dirty",
+        help="Start from uncommitted changes too; `git am` applies that series nowhere else.",
+    ),
+]
 Installed = Annotated[
     bool, typer.Option("--installed", help="Take the vLLM that is installed for this Python.")
 ]

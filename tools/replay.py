@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,13 +46,14 @@ def status(checkout: Path, series: Path) -> list[PatchStatus]:
     """The status of each patch of ``series`` on ``checkout``, which is only read.
 
     The numbered patches are tried one on top of the other, each opt-in patch alone on top of all
-    of them.
+    of them. A patch for a file that is in the way, or that has uncommitted changes, conflicts:
+    neither ``git am`` nor ``series apply`` would apply it.
 
     Raises:
         UserError: the series or a file of the checkout cannot be read, a patch was edited since
             it was written, or git is missing.
     """
-    return _replay(checkout, series)[0]
+    return _replay(checkout, series, allow_dirty=False)[0]
 
 
 def apply_series(checkout: Path, series: Path, *, allow_dirty: bool = False) -> list[PatchStatus]:
@@ -64,7 +65,7 @@ def apply_series(checkout: Path, series: Path, *, allow_dirty: bool = False) -> 
         UserError: as ``status`` and ``apply_changes`` do, and when a patch does not apply.
     """
     workspace.recover(checkout)
-    statuses, changes = _replay(checkout, series)
+    statuses, changes = _replay(checkout, series, allow_dirty=True)  # the next step looks itself
     for patch in statuses:
         if patch.order is not None and patch.status == "conflict":
             raise UserError(f"{patch.file} does not apply: {patch.reason} No file was changed.")
@@ -72,7 +73,9 @@ def apply_series(checkout: Path, series: Path, *, allow_dirty: bool = False) -> 
     return statuses
 
 
-def _replay(checkout: Path, series: Path) -> tuple[list[PatchStatus], list[FileChange]]:
+def _replay(
+    checkout: Path, series: Path, *, allow_dirty: bool
+) -> tuple[list[PatchStatus], list[FileChange]]:
     manifest = load(series)
     skipped = ("--exclude=tests/*",) if workspace.takes_no_tests(checkout) else ()
     if skipped:
@@ -84,7 +87,10 @@ def _replay(checkout: Path, series: Path) -> tuple[list[PatchStatus], list[FileC
     entries = [*manifest.patches, *manifest.optional]
     paths = sorted({transaction.checked_path(f.path) for entry in entries for f in entry.files})
     diffs = {entry.file: _diff(series, entry) for entry in entries}
-    with _copy(checkout, paths) as copy:
+    found = {path: workspace.obstacle(checkout, path) for path in paths}
+    obstacles = {path: f"{reason}." for path, reason in found.items() if reason is not None}
+    readable = [path for path in paths if path not in obstacles or (checkout / path).is_file()]
+    with _copy(checkout, readable) as copy:
         before = _contents(copy, paths)
         statuses = [_try(copy, entry, diffs[entry.file], skipped) for entry in manifest.patches]
         after = _contents(copy, paths)
@@ -95,12 +101,42 @@ def _replay(checkout: Path, series: Path) -> tuple[list[PatchStatus], list[FileC
             _restore(copy, before)
             there = _below_others(copy, entries, diffs, skipped)
             statuses = [_obsolete(p) if p.file in there else p for p in statuses]
+    touched = {entry.file: [file.path for file in entry.files] for entry in entries}
+    statuses = [_unless(patch, obstacles, touched[patch.file]) for patch in statuses]
+    if not allow_dirty:
+        clean = {path for p in statuses if p.status == "clean" for path in touched[p.file]}
+        dirty = _uncommitted(checkout, sorted(clean))
+        statuses = [_unless(patch, dirty, touched[patch.file]) for patch in statuses]
     changes = [
         FileChange(path, before[path], content)
         for path, content in after.items()
         if content is not None and content != before[path]
     ]
     return statuses, changes
+
+
+def _unless(patch: PatchStatus, obstacles: Mapping[str, str], paths: Sequence[str]) -> PatchStatus:
+    """A conflict where one of the patch's files is among the obstacles.
+
+    What is there already needs no file to be changed, so it stays as it is.
+    """
+    met = next((path for path in paths if path in obstacles), None)
+    if met is None or patch.status in ("obsolete", "no-op"):
+        return patch
+    return replace(patch, status="conflict", reason=obstacles[met], path=met, hunk=None)
+
+
+def _uncommitted(checkout: Path, paths: Sequence[str]) -> dict[str, str]:
+    """Those of ``paths`` with uncommitted changes, each with the sentence that says so."""
+    what = "has uncommitted changes: commit or stash them, or `series apply --allow-dirty`."
+    found = {}
+    for path in paths:
+        try:
+            if git.uncommitted(checkout, [path]):
+                found[path] = f"{path} {what}"
+        except UserError as error:  # it cannot be told, so `series apply` refuses as well
+            found[path] = str(error)
+    return found
 
 
 def _diff(series: Path, entry: PatchEntry) -> bytes:

@@ -17,6 +17,7 @@ from normport.tools.commands import (
 )
 from normport.tools.diffs import git_diff
 from normport.tools.errors import UserError
+from normport.tools.git import uncommitted
 from normport.tools.judge import NO_EXEC, NO_PROOF
 from normport.tools.proof import check_torch
 from normport.tools.series import (
@@ -102,6 +103,7 @@ def port_command(
     no_exec: bool,
     allow_unproven: bool,
     dims: Sequence[str] | None,
+    allow_dirty: bool,
 ) -> int:
     """Carry out ``port`` and return the exit status."""
     from normport.tools.parallel import Workers
@@ -135,6 +137,8 @@ def port_command(
     if not series.patches:
         note("There is nothing to port: no series was written.")
         return LEFT if waiting else DONE
+    if not allow_dirty:
+        _check_committed(tree, series)
     obsolete = [] if dispatch.patch else [Obsolete("xpu-gemma-rms-norm-dispatch", dispatch.reason)]
     manifest = write_series(
         out, tree, series.patches, series.optional, series.evidence, obsolete=obsolete
@@ -158,6 +162,23 @@ def port_command(
     say(f"apply: git -C CHECKOUT am --keep-non-patch {folder}/*.patch")
     say(f"proof: {_proof(series, out, without)}")
     return LEFT if waiting else DONE
+
+
+def _check_committed(tree: SourceTree, series: Series) -> None:
+    """Raises UserError where the series would start from what no commit holds.
+
+    A release, and a vLLM that is installed, are in no commit anyway.
+    """
+    if not tree.writable or takes_no_tests(tree.root):
+        return
+    patches = (*series.patches, *series.optional)
+    dirty = uncommitted(tree.root, sorted({c.path for p in patches for c in p.changes}))
+    if dirty:
+        more = f" and {len(dirty) - 1} more" if len(dirty) > 1 else ""
+        raise UserError(
+            f"{dirty[0]}{more} has uncommitted changes, from which `git am` cannot start: commit "
+            "or stash them, or pass --allow-dirty; no series was written."
+        )
 
 
 def _in_tree(name: str, tree: SourceTree) -> str:

@@ -174,22 +174,14 @@ def _current(root: Path, path: str) -> bytes | None:
     """What the file holds now; None when it is not there.
 
     Raises:
-        UserError: it is no plain file, lies behind a link, or cannot be read or written.
+        UserError: there is an ``obstacle``, or it cannot be read or written.
     """
-    target = root
+    found = obstacle(root, path)
+    if found is not None:
+        raise UserError(f"{found}: no file was changed.")
+    target = root / path
     try:
-        for part in path.split("/"):
-            target = target / part
-            if target.is_symlink():
-                raise UserError(
-                    f"{target.relative_to(root)} is a symbolic link, which normport does not "
-                    "follow or replace: no file was changed."
-                )
-        mode = target.stat().st_mode
-        if not stat.S_ISREG(mode):
-            kind = "a folder" if stat.S_ISDIR(mode) else "not a plain file"
-            raise UserError(f"{path} is {kind} where a file is wanted: no file was changed.")
-        if not os.access(target, os.W_OK):
+        if target.exists() and not os.access(target, os.W_OK):
             raise UserError(
                 f"{path} is write-protected: no file was changed; make it writable, or work on a "
                 "copy of the tree."
@@ -197,15 +189,37 @@ def _current(root: Path, path: str) -> bytes | None:
         return target.read_bytes()
     except FileNotFoundError:
         return None
-    except NotADirectoryError as error:
-        raise UserError(
-            f"{path} cannot be made because a file stands where its folder should: no file was "
-            "changed."
-        ) from error
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror or error}): no file was changed."
         ) from error
+
+
+def obstacle(root: Path, path: str) -> str | None:
+    """Why the file can neither be changed nor made, as a sentence without its end; None: it can.
+
+    It is no plain file, or lies behind a link or below a file. Rights are not looked at.
+    """
+    target = root
+    try:
+        for part in path.split("/"):
+            target = target / part
+            if target.is_symlink():
+                return (
+                    f"{target.relative_to(root)} is a symbolic link, which normport does not "
+                    "follow or replace"
+                )
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return f"{path} cannot be made because a file stands where its folder should"
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror or error})"
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "not a plain file"
+        return f"{path} is {kind} where a file is wanted"
+    return None
 
 
 def read_source(path: Path, shown: str | None = None) -> bytes:

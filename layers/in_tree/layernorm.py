@@ -63,9 +63,6 @@ class GemmaRMSNorm(torch.nn.Module):
         elif not invariant and _xpu_ops.fused_add_gemma_rms_norm_supported(
             x, residual, weight
         ):
-            if x.numel():
-                torch.ops._C.fused_add_gemma_rms_norm.default(
-                    x, residual, weight, epsilon
-                )
+            torch.ops._C.fused_add_gemma_rms_norm.default(x, residual, weight, epsilon)
             return x, residual
         return _xpu_ops.fused_add_gemma_rms_norm_native(x, residual, weight, epsilon)

@@ -41,12 +41,13 @@ def _stand_in_gemma(result, input, weight, epsilon):
 
 def _stand_in_fused_add_gemma(input, residual, weight, epsilon):
     assert input.numel() and weight.dtype == input.dtype == residual.dtype
-    # The kernel walks the residual as dense rows, whatever its strides.
-    rows = residual.as_strided(
-        input.shape, torch.empty(input.shape, device="meta").stride()
-    )
-    rows.copy_(input + rows)
-    _stand_in_gemma(input, rows, weight, epsilon)
+    # The kernel steps through the input by one stride and takes the residual as dense.
+    hidden = input.shape[-1]
+    shape = (input.numel() // hidden, hidden)
+    rows = input.as_strided(shape, (input.stride(-2), 1))
+    total = residual.as_strided(shape, (hidden, 1))
+    total.copy_(rows + total)
+    _stand_in_gemma(rows, total, weight, epsilon)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -189,7 +190,22 @@ def _neighbours(x):
     return rows[:7], rows[1:]
 
 
+def test_fused_add_kernel_for_one_row_at_any_stride(layer) -> None:
+    x, residual = (_random(1, HIDDEN).as_strided((1, HIDDEN), (3, 1)) for _ in "12")
+    expected = _native(layer, x, residual)
+    result, calls = _run(layer.forward_xpu, x, residual)
+    assert calls == [0, 1]
+    for got, want in zip(result, expected, strict=True):
+        torch.testing.assert_close(got, want, atol=2e-2, rtol=2e-2)
+
+
+def _transposed(x):
+    """Contiguous, since one dimension has size 1; its stride(-2) is 7 rows."""
+    return _random(1, 7, HIDDEN).transpose(0, 1), x.view(7, 1, HIDDEN)
+
+
 UNSUPPORTED_PAIRS = {
+    "transposed": _transposed,
     "residual broadcast": lambda x: (x, _random(1, HIDDEN)),
     "residual expanded": lambda x: (x, _random(1, HIDDEN).expand(7, HIDDEN)),
     "residual dtype": lambda x: (x, _random(7, HIDDEN, dtype=torch.float)),

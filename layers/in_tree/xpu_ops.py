@@ -11,7 +11,8 @@ from vllm.utils.torch_utils import direct_register_custom_op
 HAS_GEMMA_RMS_NORM = hasattr(torch.ops._C, "gemma_rms_norm") and hasattr(
     torch.ops._C, "fused_add_gemma_rms_norm"
 )
-_GEMMA_RMS_NORM_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# The most frequent one first, where a search ends soonest.
+_GEMMA_RMS_NORM_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def gemma_rms_norm_native(
@@ -39,6 +40,7 @@ def gemma_rms_norm_supported(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
     Looks only at what the row count cannot change, so it may be called in traced
     code: vLLM drops Dynamo's guards, and a branch on the row count would freeze.
+    Rows of one element are not supported: the kernel throws for some of their strides.
     """
     dtype = x.dtype
     return (
@@ -46,7 +48,7 @@ def gemma_rms_norm_supported(x: torch.Tensor, weight: torch.Tensor) -> bool:
         and dtype in _GEMMA_RMS_NORM_DTYPES
         and 2 <= x.ndim <= 4
         and weight.ndim == 1
-        and weight.numel() == x.shape[-1]
+        and 1 < weight.numel() == x.shape[-1]
         and weight.is_contiguous()
     )
 
@@ -72,18 +74,18 @@ def fused_add_gemma_rms_norm_supported(
     """Whether the fused kernel computes ``x`` and ``residual`` correctly.
 
     It walks both as dense rows, so all three must be contiguous, and no two may share
-    memory. It is one expression with few calls because every decode step passes it
-    hundreds of times.
+    memory; without tokens it fails. It is one expression with few calls because every
+    decode step passes it hundreds of times.
     """
     dtype, shape = x.dtype, x.shape
     if not (
-        dtype == weight.dtype
-        and dtype == residual.dtype
+        dtype is weight.dtype
+        and dtype is residual.dtype
         and dtype in _GEMMA_RMS_NORM_DTYPES
         and shape == residual.shape
-        and 2 <= len(shape) <= 4
+        and (len(shape) == 2 or _steps_by_rows(x))
         and weight.ndim == 1
-        and weight.numel() == shape[-1]
+        and 1 < weight.numel() == shape[-1]
         and x.device == residual.device
         and x.is_contiguous()
         and residual.is_contiguous()
@@ -94,10 +96,24 @@ def fused_add_gemma_rms_norm_supported(
     at_x, at_residual = x.data_ptr(), residual.data_ptr()
     at_weight = weight.data_ptr()
     return (
-        (at_x + size <= at_residual or at_residual + size <= at_x)
+        size > 0
+        and (at_x + size <= at_residual or at_residual + size <= at_x)
         and (at_x + size <= at_weight or at_weight + weight_size <= at_x)
         and (at_residual + size <= at_weight or at_weight + weight_size <= at_residual)
     )
+
+
+def _steps_by_rows(x: torch.Tensor) -> bool:
+    """Whether the fused kernel finds the rows of ``x``, contiguous and of rank 3 or 4.
+
+    It steps by ``stride(-2)``. For a dimension of size 1 that may be any number, since
+    ``is_contiguous`` ignores it: e.g. after a transpose of (1, tokens, hidden). In rank
+    2 it is then the stride of the only row, which is never taken.
+    """
+    if not 3 <= x.ndim <= 4:
+        return False
+    hidden = x.shape[-1]
+    return x.stride(-2) == hidden or x.numel() == hidden
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:

@@ -64,12 +64,31 @@ def test_port_of_a_release(
 
 
 def test_series_apply(folder: Path, normport: Command, checkout: Path) -> None:
+    other = checkout / "vllm" / "ir" / "__init__.py"
+    other.write_text(other.read_text() + "# uncommitted, but no patch changes it\n")
     assert normport("port", "checkout", "--out", "out", *UNPROVEN, "--only", MUSE).status == 0
     applied = normport("series", "apply", "checkout", "--series", "out")
     assert applied.status == 0
     assert "GemmaRMSNorm(config.hidden_size" in (checkout / MUSE).read_text()
     assert "def forward_xpu" in (checkout / LAYERNORM).read_text()
     assert normport("series", "status", "checkout", "--series", "out").status == 0
+
+
+def test_port_starts_from_what_is_committed(
+    folder: Path, normport: Command, checkout: Path
+) -> None:
+    for path in (MUSE, LAYERNORM):
+        (checkout / path).write_bytes((checkout / path).read_bytes() + b"# mine\n")
+    port = ("port", "checkout", "--out", "out", *UNPROVEN, "--only", MUSE)
+    refused = normport(*port)
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err.splitlines()[-1] == (
+        f"error: {LAYERNORM} and 1 more has uncommitted changes, from which `git am` cannot start: "
+        "commit or stash them, or pass --allow-dirty; no series was written."
+    )
+    assert not (folder / "out").exists()
+    assert normport(*port, "--allow-dirty").status == 0
+    assert (folder / "out" / "manifest.json").exists()
 
 
 def test_backport(folder: Path, normport: Command, checkout: Path) -> None:

@@ -178,6 +178,8 @@ def test_fused_kernel_writes_in_place_and_returns_its_arguments(
         pytest.param(lambda x: (x[:4], x[3:]), id="a row in common"),
         pytest.param(lambda x: (x[3:], x[:4]), id="a row in common, reversed"),
         pytest.param(lambda x: (draw(HIDDEN), draw(HIDDEN)), id="rank 1"),
+        pytest.param(lambda x: (draw(1)[0], draw(1)[0]), id="rank 0"),
+        pytest.param(lambda x: (x.view(1, 7, 1, 1, HIDDEN), draw(1, 7, 1, 1, HIDDEN)), id="rank 5"),
     ],
 )
 def test_fused_native_leaves_its_arguments_alone(
@@ -188,6 +190,88 @@ def test_fused_native_leaves_its_arguments_alone(
     check_native(fake_xpu.norm(HIDDEN, torch.bfloat16), *args)
     for arg, kept in zip(args, before, strict=True):
         assert torch.equal(arg, kept)
+
+
+def with_strides_of_ones(shape: tuple[int, ...], stride: int) -> Tensor:
+    """A contiguous tensor whose dimensions of size 1 have another stride than usual."""
+    strides = torch.empty(shape, device="meta").stride()
+    chosen = [stride if size == 1 else usual for size, usual in zip(shape, strides, strict=True)]
+    made = draw(*shape).as_strided(shape, chosen)
+    assert made.is_contiguous()
+    return made
+
+
+ONES = [
+    pytest.param((1, HIDDEN), FUSED, id="one row"),
+    pytest.param((1, 1, HIDDEN), FUSED, id="one row, 3-D"),
+    pytest.param((1, 1, 1, HIDDEN), FUSED, id="one row, 4-D"),
+    pytest.param((1, 5, HIDDEN), FUSED, id="first, 3-D"),
+    pytest.param((1, 5, 3, HIDDEN), FUSED, id="first, 4-D"),
+    pytest.param((5, 1, 3, HIDDEN), FUSED, id="second, 4-D"),
+    pytest.param((5, 1, HIDDEN), NATIVE, id="last but one, 3-D"),
+    pytest.param((5, 3, 1, HIDDEN), NATIVE, id="last but one, 4-D"),
+    pytest.param((5, 1, 1, HIDDEN), NATIVE, id="two, 4-D"),
+]
+"""Shapes with dimensions of size 1, and whether the fused kernel reads them at any stride."""
+
+
+@pytest.mark.parametrize("stride", [0, 1, 3, 5 * HIDDEN, 10**6])
+@pytest.mark.parametrize(("shape", "fused"), ONES)
+def test_strides_of_dimensions_of_size_1(
+    shape: tuple[int, ...], fused: list[str], stride: int
+) -> None:
+    layer = fake_xpu.norm(HIDDEN, torch.bfloat16)
+    x, residual = (with_strides_of_ones(shape, stride) for _ in range(2))
+    assert ulps(layer.forward_xpu(x), layer.forward_native(x)) <= 1
+    assert fake_xpu.calls == KERNEL
+    fake_xpu.calls.clear()
+    for first, second, kernels in (
+        (draw(*shape), residual, FUSED),
+        (x, draw(*shape), fused),
+        (with_strides_of_ones(shape, stride), residual, fused),
+    ):
+        expected = layer.forward_native(first.clone(), second.clone())
+        result = layer.forward_xpu(first, second)
+        assert fake_xpu.calls == kernels
+        fake_xpu.calls.clear()
+        for got, want in zip(result, expected, strict=True):
+            assert ulps(got, want) <= 3
+
+
+@pytest.mark.parametrize("stride", [0, 3, 10**6])
+@pytest.mark.parametrize(("shape", "fused"), ONES)
+def test_op_at_strides_of_dimensions_of_size_1(
+    shape: tuple[int, ...], fused: list[str], stride: int
+) -> None:
+    """The ops, which traced code calls, write in place whichever way they compute."""
+    layer = fake_xpu.norm(HIDDEN, torch.bfloat16)
+    x, residual = (with_strides_of_ones(shape, stride) for _ in range(2))
+    out = with_strides_of_ones(shape, stride)
+    torch.ops.vllm.xpu_gemma_rms_norm(out, x, layer.weight.data, 1e-6)
+    assert fake_xpu.calls == KERNEL
+    assert ulps(out, layer.forward_native(x)) <= 1
+    expected = layer.forward_native(x.clone(), residual.clone())
+    torch.ops.vllm.xpu_fused_add_gemma_rms_norm(x, residual, layer.weight.data, 1e-6)
+    assert fake_xpu.calls == KERNEL + fused
+    assert ulps(x, expected[0]) <= 3
+    assert ulps(residual, expected[1]) <= 3
+
+
+def test_transposed_to_one_row_per_token() -> None:
+    """Contiguous for PyTorch, but the kernel would step by all tokens at once."""
+    x = draw(1, 5, HIDDEN).transpose(0, 1)
+    assert x.is_contiguous()
+    assert x.stride(-2) == 5 * HIDDEN
+    check_native(fake_xpu.norm(HIDDEN, torch.bfloat16), x, draw(5, 1, HIDDEN))
+
+
+@pytest.mark.parametrize("stride", [1, 7])
+@pytest.mark.parametrize("shape", [(7, 1), (1, 1), (5, 1, 1), (2, 5, 3, 1)])
+def test_native_for_rows_of_one_element(shape: tuple[int, ...], stride: int) -> None:
+    layer = fake_xpu.norm(1, torch.bfloat16)
+    x, residual = (with_strides_of_ones(shape, stride) for _ in range(2))
+    check_native(layer, x)
+    check_native(layer, x, residual)
 
 
 @pytest.mark.parametrize("shape", [(0, HIDDEN), (0, 3, HIDDEN), (5, 0, HIDDEN)])
@@ -362,6 +446,16 @@ def test_one_graph_serves_every_row_count_and_layout(add: bool) -> None:
         pytest.param(
             lambda: (draw(7, HIDDEN), draw(7, 2 * HIDDEN)[:, :HIDDEN]), KERNEL, id="add, strided"
         ),
+        pytest.param(lambda: (draw(1, 5, HIDDEN).transpose(0, 1),), KERNEL, id="transposed"),
+        pytest.param(
+            lambda: (draw(1, 5, HIDDEN).transpose(0, 1), draw(5, 1, HIDDEN)),
+            KERNEL,
+            id="add, transposed",
+        ),
+        pytest.param(
+            lambda: 2 * (with_strides_of_ones((5, 1, HIDDEN), 3),), KERNEL, id="add, odd stride"
+        ),
+        pytest.param(lambda: (draw(7, 1), draw(7, 1)), NATIVE, id="add, one element"),
     ],
 )
 def test_compiled_paths(make: Callable[[], tuple[Tensor, ...]], kernels: list[str]) -> None:
@@ -414,7 +508,7 @@ def test_graph_in_which_memory_is_shared(
 
 
 def check_compiled(args: tuple[Tensor, ...], kernels: list[str], backend: str) -> None:
-    layer = fake_xpu.norm(HIDDEN, torch.bfloat16)
+    layer = fake_xpu.norm(args[0].shape[-1], torch.bfloat16)
     expected = layer.forward_native(*(arg.clone() for arg in args))
     result = torch.compile(layer.forward_xpu, fullgraph=True, backend=backend)(*args)
     assert fake_xpu.calls == kernels
