@@ -46,7 +46,7 @@ class Request:
     """
 
     paths: Sequence[Path]
-    inputs: Options
+    inputs: Options = Options()
     stdin_filename: Path | None = None
     table: bool = False
     show_done: bool = False

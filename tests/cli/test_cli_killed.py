@@ -56,10 +56,10 @@ def both(tree: Path, normport: Command, monkeypatch: pytest.MonkeyPatch) -> list
     reports: list[Report] = []
     real = commands.run
 
-    def noted(arguments: list[Path], settings: Settings) -> Report:
+    def noted(files: object, errors: object, settings: Settings) -> Report:
         if reports and all((tree / name).read_bytes() == before[name] for name in FILES):
             return reports[0]
-        reports.append(real(arguments, settings))
+        reports.append(real(files, errors, settings))
         return reports[-1]
 
     monkeypatch.setattr(commands, "run", noted)

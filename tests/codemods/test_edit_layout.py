@@ -219,8 +219,9 @@ def test_comments_of_surviving_arguments_stay_with_them() -> None:
 @pytest.mark.parametrize("comma", ["", ","])
 def test_a_comment_after_the_last_argument_stays_with_it(comma: str) -> None:
     old = f"Old(\n    size,\n    eps=e{comma}  # small\n)"
-    before, after = f"x = {old}\n", "x = Norm(\n    size,\n    eps=e,  # small\n    c=1,\n)\n"
-    check_transformed(before, after, plan(before, {old: "Norm(size, eps=e, c=1)"}))
+    before = f"size = e = 1\nx = {old}\n"
+    after = "size = e = 1\nx = dict(\n    size,\n    eps=e,  # small\n    c=1,\n)\n"
+    check_transformed(before, after, plan(before, {old: "dict(size, eps=e, c=1)"}))
 
 
 @pytest.mark.parametrize(

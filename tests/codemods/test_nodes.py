@@ -87,7 +87,7 @@ IMPORT = "from vllm.model_executor.layers.layernorm import RMSNorm\n"
         (IMPORT + "# \u00e9\r\nRMSNorm(1)\r\r\n\rRMSNorm(2)\n", [3, 6]),
         (IMPORT + "\uff32\uff2d\uff33Norm(1)\n", [2]),  # full-width letters: the same name
         ("import vllm.model_executor.layers.layernorm.RMSNorm as N\nN(1)\n", [2]),
-        ("import vllm.model_executor.layers.layernorm as n\nn.RMSNorm(1)\n", []),
+        ("import vllm.model_executor.layers.layernorm as n\nn.RMSNorm(1)\n", [2]),
     ],
 )
 def test_constructions_of_standard_layers(source: str, lines: list[int] | None) -> None:
