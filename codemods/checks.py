@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
+from normport.codemods.casts import module_cast
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.uses import (
-    Binding,
-    cast_input,
-    module_cast,
-)
+from normport.codemods.uses import Binding, cast_input
 from normport.codemods.values import Const, Source, Unknown, Weight
 
 _OWN_METHODS = {"__init__", "forward", "extra_repr", "__repr__"}
@@ -36,10 +33,11 @@ def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None
                 "class multiplies in the input's dtype, RMSNorm in the weight's"
             )
             raise Refused("NP208", why, computes)
-    if computes.multiply_in == "float32" and computes.weight == "scale":
+    if computes.weight == "scale" and computes.multiply_in in ("float32", "input dtype"):
         line = module_cast(module)
         if line is not None:
-            why = f"a module is converted in line {line}, and a float32 weight with it"
+            kind = "float32" if computes.multiply_in == "float32" else "norm's"
+            why = f"a module is converted in line {line}, and a {kind} weight with it"
             raise Refused("NP222", why, computes)
 
 

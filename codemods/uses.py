@@ -207,27 +207,6 @@ def cast_input(module: ModuleInfo, bound: Binding) -> int | None:
 _CASTS = {"float", "double", "half", "bfloat16", "to", "type", "type_as"}
 
 
-def module_cast(module: ModuleInfo) -> int | None:
-    """The line where a module of this file is converted to another dtype, or None.
-
-    A module is converted in place, so such a call stands alone or is assigned back.
-    """
-    for name in ("half", "bfloat16", "float", "double", "to", "type"):
-        for attribute in module.attributes.get(name, []):
-            call = module.parents[attribute]
-            if not isinstance(call, ast.Call) or call.func is not attribute:
-                continue
-            outer = module.parents[call]
-            owner = ast.unparse(attribute.value)
-            alone = isinstance(outer, ast.Expr)
-            back = isinstance(outer, ast.Assign) and [ast.unparse(t) for t in outer.targets] == [
-                owner
-            ]
-            if owner.split(".")[0] == "self" and (alone or (back and "." in owner)):
-                return attribute.lineno
-    return None
-
-
 def called_elsewhere(module: ModuleInfo, bound: Binding) -> int | None:
     """The line of a call of the attribute outside of the owning class, or None."""
     for node in _loads(module, bound):
