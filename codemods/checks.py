@@ -6,9 +6,10 @@ import ast
 from collections.abc import Collection
 
 from normport.codemods.casts import module_cast
+from normport.codemods.input_dtypes import converted_input
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.uses import Binding, cast_input
+from normport.codemods.uses import Binding
 from normport.codemods.values import Const, Source, Unknown, Weight
 
 _OWN_METHODS = {"__init__", "forward", "extra_repr", "__repr__"}
@@ -26,7 +27,7 @@ class Refused(Exception):
 def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None:
     """Where the dtypes are what the rules take them for: the run's, and the same for both."""
     if computes.multiply_in == "input dtype":
-        line = cast_input(module, bound)
+        line = converted_input(module, bound)
         if line is not None:
             why = (
                 f"its input is converted to another dtype before line {line}, and the local "

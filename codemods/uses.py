@@ -179,34 +179,6 @@ def holds_only(module: ModuleInfo, bound: Binding, norm: str) -> bool:
     return True
 
 
-def cast_input(module: ModuleInfo, bound: Binding) -> int | None:
-    """The line of a call whose argument was converted to another dtype, or None.
-
-    Looked at are the argument itself and what the function assigns to its name.
-    """
-    calls = attribute_calls(module, bound)
-    if bound.kind == "sequence":
-        parents = [module.parents[n] for n in _loads(module, bound) if _called(module, n)]
-        calls += [parent for parent in parents if isinstance(parent, ast.Call)]
-    for node in calls:
-        call = node
-        sources: list[ast.AST] = [*call.args[:1], *(k.value for k in call.keywords)]
-        function = module.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
-        names = {n.id for a in sources for n in ast.walk(a) if isinstance(n, ast.Name)}
-        for part in ast.walk(function) if function is not None else ():
-            if isinstance(part, ast.Assign) and any(
-                isinstance(t, ast.Name) and t.id in names for t in part.targets
-            ):
-                sources.append(part.value)
-        for part in [inner for source in sources for inner in ast.walk(source)]:
-            if isinstance(part, ast.Attribute) and part.attr in _CASTS:
-                return node.lineno
-    return None
-
-
-_CASTS = {"float", "double", "half", "bfloat16", "to", "type", "type_as"}
-
-
 def called_elsewhere(module: ModuleInfo, bound: Binding) -> int | None:
     """The line of a call of the attribute outside of the owning class, or None."""
     for node in _loads(module, bound):

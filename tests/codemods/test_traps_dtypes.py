@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from norms import CALL, MODEL, RETURN, changed, refused, sites
+from norms import BUILD, CALL, MODEL, RETURN, changed, refused, sites
 
 ROUNDED = (RETURN, "return self.weight * h.to(x.dtype)")
 MODEL_CLASS = """\
@@ -90,3 +90,89 @@ NO_CASTS = {
 @pytest.mark.parametrize("change", NO_CASTS.values(), ids=NO_CASTS)
 def test_nothing_is_converted(change: tuple[str, str]) -> None:
     assert converts(changed(WHOLE, change))
+
+
+def flows(*steps: str) -> tuple[str, str]:
+    return CALL, "\n        ".join((*steps, "return self.norm(h)"))
+
+
+def up(*body: str) -> tuple[str, str]:
+    method = "\n    def up(self, x):\n        " + "\n        ".join(body)
+    return CALL, f"h = self.up(x)\n        return self.norm(h)\n{method}"
+
+
+F32 = "dtype=torch.float32"
+CONVERTED = {
+    "by a caller": ("self.layer(x)", "self.layer(x.float())"),
+    "by a caller, by its name": ("self.layer(x)", "self.layer(x=x.double())"),
+    "by a caller, for items": (
+        ASSIGN,
+        "self.layers = nn.ModuleList([Layer(config)])\n\n    def run(self, x):\n"
+        "        h = x.float()\n        for layer in self.layers:\n            h = layer(h)",
+    ),
+    "annotated": flows("h: torch.Tensor = x.float()"),
+    "by a dtype": flows(f"h = torch.softmax(x, -1, {F32})"),
+    "by a dtype given by position": flows("h = torch.softmax(x, -1, torch.float32)"),
+    "by a dtype in a variable": flows("d = torch.float32", "h = x.to(d)"),
+    "unpacked": flows("h, r = x.float(), x"),
+    "unpacked from a call": flows("h, r = pair(x.float())"),
+    "augmented": flows(f"h = torch.zeros(x.shape, {F32})", "h += x"),
+    "made in the default dtype": flows("h = torch.zeros(x.shape)", "h += x"),
+    "over two variables": flows("y = x.float()", "h = y * 2"),
+    "in a condition": flows("print(h := x.float())"),
+    "in a loop": flows("for h in (x, x.float()):", "    h"),
+    "by a method": up("return x.float()"),
+    "by a method, over a variable": up("y = x.float()", "return y"),
+    "by a function": (
+        MODEL_CLASS,
+        f"{MODEL_CLASS}\n\ndef up(x):\n    return x.float()\n",
+    ),
+    "by a buffer": (
+        "def forward(self, x):\n        return self.norm(x)",
+        f"def add(self):\n        self.register_buffer('b', torch.ones(4, {F32}))\n\n"
+        "    def forward(self, x):\n        return self.norm(x + self.b)",
+    ),
+    "by a layer": (
+        f"{BUILD}\n\n    def forward(self, x):\n        return self.norm(x)",
+        f"{BUILD}\n        self.up = nn.Linear(4, 4, {F32})\n\n"
+        "    def forward(self, x):\n        return self.norm(self.up(x))",
+    ),
+    "in a sequence": (
+        BUILD,
+        f"{BUILD.replace('N(', 'nn.Sequential(nn.Linear(4, 4, dtype=torch.half), N(')})",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CONVERTED.values(), ids=CONVERTED)
+def test_an_input_is_converted(change: tuple[str, str]) -> None:
+    """Such an input is rounded by the local norm to its own dtype, by RMSNorm to the weight's."""
+    more = [(CALL, "return self.norm(up(x))")] if "def up(x)" in change[1] else []
+    code, reason = refused(changed(WHOLE, ROUNDED, change, *more))
+    assert code == "NP208"
+    assert "multiplies in the input's dtype" in reason
+
+
+NOT_CONVERTED = {
+    "nothing": ("x", "x"),
+    "back to another's dtype": flows("h = (x * 2).to(x.dtype)"),
+    "to another's type": flows("h = (x * 2).type_as(x)"),
+    "to a device": flows("h = x.to(x.device)"),
+    "elsewhere": flows("y = x.float()", "h = x", "self.seen = y"),
+    "unpacked apart": flows("r, h = x.float(), x"),
+    "by another class": ("self.layer(x)", "self.layer(x) + self.other(x.float())"),
+    "a shape": flows("n = x.float().shape[0]", "h = x[:2]"),
+    "a factory of its dtype": flows("h = torch.zeros(4, dtype=x.dtype)"),
+}
+
+
+@pytest.mark.parametrize("change", NOT_CONVERTED.values(), ids=NOT_CONVERTED)
+def test_an_input_is_not_converted(change: tuple[str, str]) -> None:
+    assert converts(changed(WHOLE, ROUNDED, change))
+
+
+@pytest.mark.parametrize("change", CONVERTED.values(), ids=CONVERTED)
+def test_a_float32_multiply_takes_any_input(change: tuple[str, str]) -> None:
+    more = [(CALL, "return self.norm(up(x))")] if "def up(x)" in change[1] else []
+    found = sites(changed(WHOLE, change, *more).encode())
+    assert {site.code for site in found} == {"NP103"}
