@@ -9,6 +9,7 @@ from normport.codemods.casts import module_cast
 from normport.codemods.input_dtypes import converted_input
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.parameters import dtype_reading, replaced_data
 from normport.codemods.uses import Binding
 from normport.codemods.values import Const, Source, Unknown, Weight
 
@@ -40,6 +41,19 @@ def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None
             kind = "float32" if computes.multiply_in == "float32" else "norm's"
             why = f"a module is converted in line {line}, and a {kind} weight with it"
             raise Refused("NP222", why, computes)
+        replaced = replaced_data(module, bound)
+        if replaced is not None:
+            text, line = replaced
+            why = f"`{text}` in line {line} may give its weight another dtype"
+            raise Refused("NP222", why, computes)
+    if computes.multiply_in == "float32" and computes.weight_dtype == "run dtype":
+        read = dtype_reading(module)
+        if read is not None:
+            text, line = read
+            why = (
+                f"`{text}` is read in line {line}, and its weight, which becomes float32, may tell"
+            )
+            raise Refused("NP214", why, computes)
 
 
 def check_class(
@@ -116,6 +130,9 @@ def weight_objection(weight: Weight, names: set[str], computes: Computes) -> tup
     if not isinstance(size, Const | Source):
         why = size.why if isinstance(size, Unknown) else "a computed value"
         return "NP206", f"the size of its weight is not known: {why}"
-    if weight.dtype == "other" or (weight.dtype == "float32" and computes.weight == "offset"):
+    own = weight.dtype == "float32" and (
+        computes.weight == "offset" or computes.multiply_in != "float32"
+    )
+    if weight.dtype == "other" or own:
         return "NP206", "its weight is stored in a dtype of its own"
     return None

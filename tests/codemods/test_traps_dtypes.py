@@ -176,3 +176,92 @@ def test_a_float32_multiply_takes_any_input(change: tuple[str, str]) -> None:
     more = [(CALL, "return self.norm(up(x))")] if "def up(x)" in change[1] else []
     found = sites(changed(WHOLE, change, *more).encode())
     assert {site.code for site in found} == {"NP103"}
+
+
+def test_a_float32_weight_times_a_rounded_input() -> None:
+    """The weight of plain RMSNorm would be in the run's dtype."""
+    stored = ("torch.ones(dim)", "torch.ones(dim, dtype=torch.float32)")
+    rounded = (RETURN, "return (self.weight * h.to(x.dtype)).to(x.dtype)")
+    assert refused(changed(WHOLE, stored, rounded))[0] == "NP206"
+    assert converts(changed(WHOLE, stored))
+    in_its_dtype = (RETURN, "return (self.weight * h.to(self.weight.dtype)).to(x.dtype)")
+    (site,) = sites(changed(WHOLE, stored, in_its_dtype).encode())
+    assert (site.code, "dtype=torch.float32" in (site.target or "")) == ("NP103", True)
+
+
+def method(*body: str) -> tuple[str, str]:
+    """A change that adds a method to the model."""
+    text = "\n        ".join(body)
+    return MODEL_CLASS, f"{MODEL_CLASS}\n    def extra(self, weights):\n        {text}\n"
+
+
+DATA = {
+    "of an item": method("p = dict(self.named_parameters())", "p['x'].data = weights"),
+    "of a loop's variable": method("for p in self.parameters():", "    p.data = p.data.half()"),
+    "of a parameter": function("param.data = value", "param, value"),
+    "a new parameter": method("for m in self.modules():", "    m.weight = nn.Parameter(weights)"),
+    "by name": method("for m in self.modules():", "    setattr(m, 'weight', nn.Parameter(m.b))"),
+    "the dict of parameters": method("self._parameters['x'] = weights"),
+    "a state dict that is assigned": method("self.load_state_dict(weights, assign=True)"),
+    "set_": method("for p in self.parameters():", "    p.set_(weights)"),
+}
+
+
+@pytest.mark.parametrize("change", DATA.values(), ids=DATA)
+def test_a_weight_gets_new_data(change: tuple[str, str]) -> None:
+    code, reason = refused(changed(WHOLE, change))
+    assert code == "NP222"
+    assert "may give its weight another dtype" in reason
+
+
+OTHER_DATA = {
+    "copied": method("for p in self.parameters():", "    p.data.copy_(weights)"),
+    "another's weight": method("self.proj.weight.data = weights"),
+    "another parameter": method("self.scale.data = weights"),
+    "another's, in a variable": method("p = self.proj.weight", "p.data = weights"),
+    "a state dict": method("self.load_state_dict(weights)"),
+}
+
+
+@pytest.mark.parametrize("change", OTHER_DATA.values(), ids=OTHER_DATA)
+def test_another_weight_gets_new_data(change: tuple[str, str]) -> None:
+    assert converts(changed(WHOLE, change))
+
+
+READ = {
+    "the first": method("return next(self.parameters()).dtype"),
+    "of a part": method("return next(self.layer.parameters()).dtype"),
+    "of a variable": method("p = next(iter(self.parameters()))", "return p.dtype"),
+    "of all": method("return {p.dtype for p in self.parameters()}"),
+    "of named ones": method("return [p.dtype for _, p in self.named_parameters()]"),
+    "of weights": method("return [m.weight.dtype for m in self.children()]"),
+}
+
+
+@pytest.mark.parametrize("change", READ.values(), ids=READ)
+def test_the_dtype_of_some_parameter_is_read(change: tuple[str, str]) -> None:
+    code, reason = refused(changed(WHOLE, change))
+    assert code == "NP214"
+    assert "becomes float32" in reason
+    # A weight that was float32 before tells the same afterwards.
+    assert converts(changed(WHOLE, ("ones(dim)", "ones(dim, dtype=torch.float32)"), change))
+
+
+NOT_READ = {
+    "of another part": method("return next(self.vision.parameters()).dtype"),
+    "a device": method("return next(self.parameters()).device"),
+    "of another weight": method("return self.proj.weight.dtype"),
+}
+
+
+@pytest.mark.parametrize("change", NOT_READ.values(), ids=NOT_READ)
+def test_the_dtype_of_another_parameter_is_read(change: tuple[str, str]) -> None:
+    assert converts(changed(WHOLE, change))
+
+
+def test_the_first_parameter_is_seen_to_be_another() -> None:
+    first = (ASSIGN, f"self.a = 1\n        self.up = nn.Linear(4, 4)\n        {ASSIGN}")
+    assert converts(changed(WHOLE, READ["the first"], first))
+    for other in ("Up(4)", "nn.Identity()", "config.up and nn.Linear(4, 4)"):
+        hidden = (ASSIGN, f"self.up = {other}\n        {ASSIGN}")
+        assert refused(changed(WHOLE, READ["the first"], hidden))[0] == "NP214"
