@@ -20,6 +20,7 @@ from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.planning import (
     all_or_none,
     annotation_edits,
+    helpers,
     is_replaced,
     merged_edits,
     with_word,
@@ -219,7 +220,7 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
         others = any(not is_replaced(module, node, chosen) for node in uses.others)
         if calls <= edited and not (uses.bases or uses.checks or others):
             if name in module.classes:
-                dead += [name, *_helpers(module, name)]
+                dead += [name, *helpers(module, name)]
             else:
                 dropped.append(name)
             layers = {layer for site in chosen if site.norm == name for layer in site.layers}
@@ -227,17 +228,3 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
                 annotations += annotation_edits(module, name, layers)
     names = tuple(dict.fromkeys(name for name in dead if name not in outside))
     return FilePlan(merged_edits(chosen, annotations), imports, names, tuple(dropped))
-
-
-def _helpers(module: ModuleInfo, name: str) -> list[str]:
-    """Module-level functions and classes that the class reaches, directly or through others."""
-    found: list[str] = []
-    queue: list[ast.AST] = [module.classes[name]]
-    while queue:
-        for part in ast.walk(queue.pop()):
-            if isinstance(part, ast.Name) and part.id not in (name, *found):
-                helper = module.functions.get(part.id) or module.classes.get(part.id)
-                if helper is not None:
-                    found.append(part.id)
-                    queue.append(helper)
-    return found

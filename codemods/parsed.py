@@ -11,11 +11,11 @@ from functools import cached_property
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, Scope, ScopeProvider
 
+from normport.codemods.effects import looks_names_up
 from normport.codemods.model import RefusedEdit
 from normport.codemods.text import SourceText
 
 Definition = cst.ClassDef | cst.FunctionDef
-NAME_LOOKUPS = frozenset({"globals", "eval", "exec", "locals", "vars"})
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
@@ -178,17 +178,8 @@ class Parsed:
 
     @cached_property
     def looks_names_up(self) -> bool:
-        """True where the code has a built-in that can reach any name while it runs."""
-        return any(
-            (isinstance(node, ast.Name) and node.id in NAME_LOOKUPS)
-            or (
-                isinstance(node, ast.Attribute)
-                and node.attr in NAME_LOOKUPS
-                and isinstance(node.value, ast.Name)
-                and node.value.id in ("builtins", "__builtins__")
-            )
-            for node in ast.walk(self.syntax)
-        )
+        """True where the code can reach any name while it runs."""
+        return looks_names_up(self.syntax)
 
     @property
     def syntax(self) -> ast.Module:
