@@ -116,10 +116,15 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
         return ()
     module = read_module(decode(source))
     sites: list[Site] = []
+    homes: dict[str, tuple[ModuleInfo, ast.ClassDef]] = {}
     for local, foreign in chosen.foreign.items():
         home = read_module(decode(foreign.source))
-        node = home.classes[foreign.name]
-        reader = ClassReader(module, node, chosen.unsafe, chosen.dims, False, local, home)
+        homes[local] = (home, home.classes[foreign.name])
+    for local, foreign in chosen.foreign.items():
+        home, node = homes[local]
+        reader = ClassReader(
+            module, node, chosen.unsafe, chosen.dims, False, local, home, homes=homes
+        )
         sites += [with_word(site, foreign.together) for site in reader.sites()]
     if _takes_root_of_mean(module.text):
         for name, node in module.classes.items():
@@ -135,6 +140,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                     name=name,
                     hidden=chosen.outside_uses,
                     adds=adds,
+                    homes=homes,
                 )
                 sites += reader.sites()
     sites = [

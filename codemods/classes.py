@@ -13,6 +13,7 @@ from normport.codemods.class_uses import class_objection, class_uses
 from normport.codemods.construction import Constructed, check_arguments, construct
 from normport.codemods.forms import input_forms
 from normport.codemods.holders import bindings
+from normport.codemods.layer_sizes import Homes
 from normport.codemods.model import Computes, Edit, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.outcomes import Outcome
@@ -57,6 +58,7 @@ class ClassReader:
         home: ModuleInfo | None = None,
         hidden: Collection[str] = (),
         adds: bool = False,
+        homes: Homes | None = None,
     ) -> None:
         self.module = module
         self.home = home or module
@@ -65,7 +67,7 @@ class ClassReader:
         self.unsafe = unsafe
         self.dims = dims
         self.outside = outside
-        self.hidden, self.adds = hidden, adds
+        self.hidden, self.adds, self.homes = hidden, adds, homes
         self.uses = class_uses(module, self.name)
         self.chosen = self._follow()
         self.norm = NormReader(self.home, node)
@@ -324,7 +326,7 @@ class ClassReader:
         if len(bounds) > 1 or bound.kind != "attribute" or binding(self.module, call) is None:
             why = f"what flows into self.{bound.attribute} is not followed through what holds it"
             raise Refused("NP207", f"{why}; {hint}", read.computes)
-        inference = SizeInference(self.module, bound.owner, bound.init)
+        inference = SizeInference(self.module, bound.owner, bound.init, self.homes)
         inferred, why = inference.infer(bound.attribute, call)
         if inferred is None:
             hint = hint.replace("its size", "it")

@@ -1,4 +1,4 @@
-"""What a file does when it is imported, or reaches by name while it runs: none of it may be lost."""
+"""What a file does when it is imported, or reaches by name while it runs: nothing to lose."""
 
 from __future__ import annotations
 
