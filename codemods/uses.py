@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass
 from typing import Literal
 
+from normport.codemods.dynamic import named_access
 from normport.codemods.module_info import ModuleInfo
 
 
@@ -101,9 +101,9 @@ def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
             found = _use_objection(module, node)
         if found is not None:
             return found
-    named = _named_access(module, bound)
+    named = named_access(module, bound.owner, bound.attribute, family(module, bound.owner))
     if named is not None:
-        return named
+        return Objection("NP209", f"`{ast.unparse(named)}` reaches it in line {named.lineno}")
     if not calls:
         return Objection("NP209", f"no call of self.{bound.attribute} is seen in this file")
     return None
@@ -238,31 +238,6 @@ def _base_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
-
-
-_BY_NAME = ("getattr", "setattr", "delattr")
-_BY_STRING = ("get_submodule", "get_parameter", "register_module", "add_module", "_modules")
-
-
-def _named_access(module: ModuleInfo, bound: Binding) -> Objection | None:
-    """``getattr(x, "attribute")`` and its kind, and ``getattr(self, name)`` in the owner."""
-    for function in [name for word in _BY_NAME for name in module.names.get(word, [])]:
-        node = module.parents[function]
-        if not isinstance(node, ast.Call) or node.func is not function or len(node.args) < 2:
-            continue
-        target, name = node.args[:2]
-        dynamic = not isinstance(name, ast.Constant) and within(module, node, bound.owner)
-        on_self = isinstance(target, ast.Name) and target.id == "self"
-        fixed = isinstance(name, ast.Constant) and name.value == bound.attribute
-        if fixed or (dynamic and on_self):
-            return Objection("NP209", f"`{ast.unparse(node)}` reaches it in line {node.lineno}")
-    for word in _BY_STRING:
-        for attribute in module.attributes.get(word, []):
-            outer = module.parents[attribute]
-            text = ast.unparse(outer)
-            if bound.attribute in re.findall(r"\w+", text):
-                return Objection("NP209", f"`{text}` reaches it in line {attribute.lineno}")
-    return None
 
 
 def _use_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
