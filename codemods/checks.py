@@ -123,6 +123,8 @@ def weight_objection(weight: Weight, names: set[str], computes: Computes) -> tup
     if len(weight.shape) != 1:
         return "NP206", "its weight is not one-dimensional"
     size = weight.shape[0]
+    if isinstance(size, Source) and not _is_one_size(size.text):
+        return "NP206", f"the size of its weight is given as `{size.text}`, not as one number"
     if isinstance(size, Const) and not isinstance(size.value, int):
         return "NP206", "its weight is not one-dimensional"
     if size == Const(1):
@@ -136,3 +138,10 @@ def weight_objection(weight: Weight, names: set[str], computes: Computes) -> tup
     if weight.dtype == "other" or own:
         return "NP206", "its weight is stored in a dtype of its own"
     return None
+
+
+def _is_one_size(text: str) -> bool:
+    """Whether an expression may be a number; ``(config.size,)`` is a shape."""
+    body = ast.parse(text.strip(), mode="eval").body
+    containers = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.ListComp, ast.GeneratorExp)
+    return not isinstance(body, (*containers, ast.Starred, ast.JoinedStr))

@@ -14,6 +14,7 @@ from normport.codemods.construction import Constructed, check_arguments, constru
 from normport.codemods.forms import input_forms
 from normport.codemods.holders import bindings
 from normport.codemods.layer_sizes import Homes
+from normport.codemods.made import asks_no_gradient, placed_weight
 from normport.codemods.model import Computes, Edit, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.outcomes import Outcome
@@ -182,6 +183,10 @@ class ClassReader:
         blind = self.norm.read(built.values)
         if blind is None:
             return None
+        placed = placed_weight(self.norm.init, built.values)
+        if placed is not None:
+            known = blind.computes if isinstance(blind, NotStandard) else blind.read.computes
+            raise Refused("NP206", f"its weight is made on `{placed}`, whatever the run's", known)
         changes: list[CallChange] = []
         if isinstance(blind, NotStandard):
             changes = self._calls_instead(built, bounds, blind)
@@ -221,6 +226,9 @@ class ClassReader:
             self.home, self.node, built.passed, built.values, read, target, size, forms
         )
         reason = target.reason
+        if asks_no_gradient(self.norm.init):
+            told = "The local weight has requires_grad=False, the standard layer's has not."
+            reason = f"{reason} {told}" if reason else told
         if why_not is not None:
             reason = f"{self.name} cannot be run by itself: {why_not}."
         edit, imports = self._edit(call, target.text), target.imports

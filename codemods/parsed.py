@@ -15,6 +15,11 @@ from normport.codemods.effects import looks_names_up
 from normport.codemods.model import RefusedEdit
 from normport.codemods.text import SourceText
 
+_SPEAKS_OF_MORE = re.compile(
+    r"^#[ \t]*(?:fmt|isort|ruff|yapf|type|mypy|pylint|pyright)\b[ \t]*:"
+    r"|^#[ \t]*(?:end)?region\b"
+    r"|^#[ \t]*([-=#*~_])\1{2}|([-=#*~_])\2{2}[ \t]*$"
+)
 Definition = cst.ClassDef | cst.FunctionDef
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -223,11 +228,14 @@ class Parsed:
     def attached_comment(self, top: TopLevel) -> int:
         """The first line of the comments directly above a statement, or the statement's own.
 
-        A block that starts the file is its header (licence, encoding) and belongs to nobody.
+        A block that starts the file is its header (licence, encoding) and belongs to nobody; a
+        banner and a tool's pragma speak of more than the statement, and so does what is above.
         """
         line = top.first
         floor = max((other.last for other in self.top if other.last < top.first), default=-1)
         while line - 1 > floor and self.source.lines[line - 1].startswith("#"):
+            if _SPEAKS_OF_MORE.search(self.source.lines[line - 1]):
+                return line
             line -= 1
         return top.first if line == 0 else line
 

@@ -102,3 +102,23 @@ def test_a_class_that_is_looked_up_stays(code: str) -> None:
 def test_a_walk_over_the_modules_looks_nothing_up() -> None:
     walk = "\n\ndef count(m):\n    return len(list(m.modules()))\n"
     assert CLASS not in converted(changed(MODEL, (LAYER, LAYER + walk)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# fmt: off",
+        "# isort: skip_file",
+        "# ---------- norms ----------",
+        "# ==========",
+        "##########",
+        "# Norms -----",
+        "# region norms",
+    ],
+)
+def test_a_pragma_or_a_banner_above_the_class_stays(line: str) -> None:
+    above = f"# Of the file.\n{line}\n# Of the class.\n{CLASS}"
+    new = converted(changed(MODEL, (CLASS, above)))
+    assert f"# Of the file.\n{line}\n" in new
+    assert "# Of the class." not in new
+    assert CLASS not in new
