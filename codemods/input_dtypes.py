@@ -140,7 +140,11 @@ class _Flow:
         dtypes = [one for one in given if not _is_device(one)] + call.args[1:2]
         if not dtypes:
             return self.odd(function.value)
-        return any(self._other_dtype(one) for one in dtypes)
+        # A dtype that is kept somewhere need not be the one that this norm's weight has.
+        kept = [
+            text for text in map(ast.unparse, dtypes) if text == "self.dtype" or "config" in text
+        ]
+        return bool(kept) or any(self._other_dtype(one) for one in dtypes)
 
     def _other_dtype(self, node: ast.expr, steps: int = 4) -> bool:
         """Whether a dtype may be another than the run's: it is unless it is that of a tensor."""

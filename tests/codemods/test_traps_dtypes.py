@@ -114,6 +114,7 @@ CONVERTED = {
     "by a dtype": flows(f"h = torch.softmax(x, -1, {F32})"),
     "by a dtype given by position": flows("h = torch.softmax(x, -1, torch.float32)"),
     "by a dtype in a variable": flows("d = torch.float32", "h = x.to(d)"),
+    "to a dtype that is kept": flows("h = x.to(device=x.device, dtype=self.dtype)"),
     "unpacked": flows("h, r = x.float(), x"),
     "unpacked from a call": flows("h, r = pair(x.float())"),
     "augmented": flows(f"h = torch.zeros(x.shape, {F32})", "h += x"),
