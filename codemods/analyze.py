@@ -21,6 +21,7 @@ from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.planning import (
     all_or_none,
     annotation_edits,
+    helpers,
     is_replaced,
     merged_edits,
     with_word,
@@ -130,10 +131,15 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
         return ()
     module = read_module(decode(source))
     sites: list[Site] = []
+    homes: dict[str, tuple[ModuleInfo, ast.ClassDef]] = {}
     for local, foreign in chosen.foreign.items():
         home = read_module(decode(foreign.source))
-        node = home.classes[foreign.name]
-        reader = ClassReader(module, node, chosen.unsafe, chosen.dims, False, local, home)
+        homes[local] = (home, home.classes[foreign.name])
+    for local, foreign in chosen.foreign.items():
+        home, node = homes[local]
+        reader = ClassReader(
+            module, node, chosen.unsafe, chosen.dims, False, local, home, homes=homes
+        )
         sites += [with_word(site, foreign.together) for site in reader.sites()]
     if _takes_root_of_mean(module.text):
         reported: list[ast.ClassDef] = []
@@ -151,6 +157,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                     name=name,
                     hidden=chosen.outside_uses,
                     adds=adds,
+                    homes=homes,
                 )
                 found = reader.sites()
                 if found and not elsewhere.is_layer(own):
@@ -244,7 +251,7 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
         others = any(not is_replaced(module, node, chosen) for node in uses.others)
         if calls <= edited and not (uses.bases or uses.checks or others):
             if name in module.classes:
-                dead += [name, *_helpers(module, name)]
+                dead += [name, *helpers(module, name)]
             else:
                 dropped.append(name)
             layers = {layer for site in chosen if site.norm == name for layer in site.layers}
@@ -252,17 +259,3 @@ def plan(source: bytes, sites: Sequence[Site], options: Options | None = None) -
                 annotations += annotation_edits(module, name, layers)
     names = tuple(dict.fromkeys(name for name in dead if name not in outside))
     return FilePlan(merged_edits(chosen, annotations), imports, names, tuple(dropped))
-
-
-def _helpers(module: ModuleInfo, name: str) -> list[str]:
-    """Module-level functions and classes that the class reaches, directly or through others."""
-    found: list[str] = []
-    queue: list[ast.AST] = [module.classes[name]]
-    while queue:
-        for part in ast.walk(queue.pop()):
-            if isinstance(part, ast.Name) and part.id not in (name, *found):
-                helper = module.functions.get(part.id) or module.classes.get(part.id)
-                if helper is not None:
-                    found.append(part.id)
-                    queue.append(helper)
-    return found

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
+from normport.codemods.casts import module_cast
+from normport.codemods.input_dtypes import converted_input
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.uses import (
-    Binding,
-    cast_input,
-    module_cast,
-)
+from normport.codemods.parameters import dtype_reading, replaced_data
+from normport.codemods.uses import Binding
 from normport.codemods.values import Const, Source, Unknown, Weight
 from normport.codemods.walks import walked_use
 
@@ -30,18 +29,32 @@ class Refused(Exception):
 def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None:
     """Where the dtypes are what the rules take them for: the run's, and the same for both."""
     if computes.multiply_in == "input dtype":
-        line = cast_input(module, bound)
+        line = converted_input(module, bound)
         if line is not None:
             why = (
                 f"its input is converted to another dtype before line {line}, and the local "
                 "class multiplies in the input's dtype, RMSNorm in the weight's"
             )
             raise Refused("NP208", why, computes)
-    if computes.multiply_in == "float32" and computes.weight == "scale":
+    if computes.weight == "scale" and computes.multiply_in in ("float32", "input dtype"):
         line = module_cast(module)
         if line is not None:
-            why = f"a module is converted in line {line}, and a float32 weight with it"
+            kind = "float32" if computes.multiply_in == "float32" else "norm's"
+            why = f"a module is converted in line {line}, and a {kind} weight with it"
             raise Refused("NP222", why, computes)
+        replaced = replaced_data(module, bound)
+        if replaced is not None:
+            text, line = replaced
+            why = f"`{text}` in line {line} may give its weight another dtype"
+            raise Refused("NP222", why, computes)
+    if computes.multiply_in == "float32" and computes.weight_dtype == "run dtype":
+        read = dtype_reading(module)
+        if read is not None:
+            text, line = read
+            why = (
+                f"`{text}` is read in line {line}, and its weight, which becomes float32, may tell"
+            )
+            raise Refused("NP214", why, computes)
 
 
 def check_class(
@@ -116,6 +129,8 @@ def weight_objection(weight: Weight, names: set[str], computes: Computes) -> tup
     if len(weight.shape) != 1:
         return "NP206", "its weight is not one-dimensional"
     size = weight.shape[0]
+    if isinstance(size, Source) and not _is_one_size(size.text):
+        return "NP206", f"the size of its weight is given as `{size.text}`, not as one number"
     if isinstance(size, Const) and not isinstance(size.value, int):
         return "NP206", "its weight is not one-dimensional"
     if size == Const(1):
@@ -123,6 +138,16 @@ def weight_objection(weight: Weight, names: set[str], computes: Computes) -> tup
     if not isinstance(size, Const | Source):
         why = size.why if isinstance(size, Unknown) else "a computed value"
         return "NP206", f"the size of its weight is not known: {why}"
-    if weight.dtype == "other" or (weight.dtype == "float32" and computes.weight == "offset"):
+    own = weight.dtype == "float32" and (
+        computes.weight == "offset" or computes.multiply_in != "float32"
+    )
+    if weight.dtype == "other" or own:
         return "NP206", "its weight is stored in a dtype of its own"
     return None
+
+
+def _is_one_size(text: str) -> bool:
+    """Whether an expression may be a number; ``(config.size,)`` is a shape."""
+    body = ast.parse(text.strip(), mode="eval").body
+    containers = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.ListComp, ast.GeneratorExp)
+    return not isinstance(body, (*containers, ast.Starred, ast.JoinedStr))

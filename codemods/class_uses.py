@@ -86,11 +86,50 @@ def class_objection(module: ModuleInfo, name: str, uses: ClassUses) -> Objection
     for constant in module.strings.get(name, []):
         if not _exported(module, constant):
             return Objection("NP211", f"its name is used as a string in line {constant.lineno}")
+    line = _asked_name(module, name)
+    if line is not None:
+        return Objection("NP211", f"a class is told by its name in line {line}")
     comment = re.search(rf"#[ \t]*type:(?![ \t]*ignore)[^\r\n]*\b{name}\b", module.text)
     if comment is not None:
         line = len(re.findall(r"\r\n|\r|\n", module.text[: comment.start()])) + 1
         why = f"the type comment in line {line} names it; write it as an annotation"
         return Objection("NP224", why)
+    return None
+
+
+def _asked_name(module: ModuleInfo, name: str) -> int | None:
+    """The line where an object's class is told by its name, which may be ``name`` or become
+    a standard layer's; ``self`` and messages aside."""
+    standard = ("rmsnorm", "gemmarmsnorm")
+    for attribute in (
+        *module.attributes.get("__name__", []),
+        *module.attributes.get("__qualname__", []),
+    ):
+        owner = attribute.value
+        if isinstance(owner, ast.Call) and ast.unparse(owner.func) == "type" and owner.args:
+            asked: ast.expr = owner.args[0]
+        elif isinstance(owner, ast.Attribute) and owner.attr == "__class__":
+            asked = owner.value
+        else:
+            continue
+        parent = module.parents[attribute]
+        if ast.unparse(asked) == "self" or not isinstance(
+            parent, ast.Compare | ast.Attribute | ast.Subscript
+        ):
+            continue
+        outer = module.parents[parent] if isinstance(parent, ast.Attribute) else parent
+        while isinstance(outer, ast.Call | ast.Attribute) and isinstance(
+            module.parents[outer], ast.Call | ast.Attribute | ast.Compare
+        ):
+            outer = module.parents[outer]
+        words = [
+            part.value.lower()
+            for part in ast.walk(outer)
+            if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        ]
+        known = (name.lower(), *standard)
+        if not words or any(word in one for word in words for one in known):
+            return attribute.lineno
     return None
 
 

@@ -13,6 +13,8 @@ from normport.codemods.class_uses import class_objection, class_uses
 from normport.codemods.construction import Constructed, check_arguments, construct
 from normport.codemods.forms import input_forms
 from normport.codemods.holders import bindings
+from normport.codemods.layer_sizes import Homes
+from normport.codemods.made import asks_no_gradient, placed_weight
 from normport.codemods.model import Computes, Edit, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.outcomes import Outcome
@@ -57,6 +59,7 @@ class ClassReader:
         home: ModuleInfo | None = None,
         hidden: Collection[str] = (),
         adds: bool = False,
+        homes: Homes | None = None,
     ) -> None:
         self.module = module
         self.home = home or module
@@ -65,7 +68,7 @@ class ClassReader:
         self.unsafe = unsafe
         self.dims = dims
         self.outside = outside
-        self.hidden, self.adds = hidden, adds
+        self.hidden, self.adds, self.homes = hidden, adds, homes
         self.uses = class_uses(module, self.name)
         self.chosen = self._follow()
         self.norm = NormReader(self.home, node)
@@ -180,6 +183,10 @@ class ClassReader:
         blind = self.norm.read(built.values)
         if blind is None:
             return None
+        placed = placed_weight(self.norm.init, built.values)
+        if placed is not None:
+            known = blind.computes if isinstance(blind, NotStandard) else blind.read.computes
+            raise Refused("NP206", f"its weight is made on `{placed}`, whatever the run's", known)
         changes: list[CallChange] = []
         if isinstance(blind, NotStandard):
             changes = self._calls_instead(built, bounds, blind)
@@ -219,6 +226,9 @@ class ClassReader:
             self.home, self.node, built.passed, built.values, read, target, size, forms
         )
         reason = target.reason
+        if asks_no_gradient(self.norm.init):
+            told = "The local weight has requires_grad=False, the standard layer's has not."
+            reason = f"{reason} {told}" if reason else told
         if why_not is not None:
             reason = f"{self.name} cannot be run by itself: {why_not}."
         edit, imports = self._edit(call, target.text), target.imports
@@ -324,7 +334,7 @@ class ClassReader:
         if len(bounds) > 1 or bound.kind != "attribute" or binding(self.module, call) is None:
             why = f"what flows into self.{bound.attribute} is not followed through what holds it"
             raise Refused("NP207", f"{why}; {hint}", read.computes)
-        inference = SizeInference(self.module, bound.owner, bound.init)
+        inference = SizeInference(self.module, bound.owner, bound.init, self.homes)
         inferred, why = inference.infer(bound.attribute, call)
         if inferred is None:
             hint = hint.replace("its size", "it")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
 
 from normport.codemods import ordering
+from normport.codemods.effects import is_quiet
 from normport.codemods.parsed import Parsed, Span, TopLevel, bound_name
-
-# Modules that are imported anyway where a vLLM model is, or have no effect when imported.
-QUIET = sys.stdlib_module_names | {"einops", "numpy", "torch", "transformers", "vllm"}
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,7 @@ def removable_aliases(
 ) -> dict[int, list[cst.ImportAlias]]:
     """Which aliases of which top-level import (by its index in ``parsed.top``) may go.
 
-    An import may register or patch something, so only those of ``QUIET`` modules go, which
+    An import may register or patch something, so only those of quiet modules go, which
     have no effect that the rest of the file lacks; a relative import's module is not known.
     ``__future__`` imports, star imports, ``import x as x`` (a declared re-export), imports
     under a condition or ``try``, and names that something else binds too stay.
@@ -161,8 +158,8 @@ def removable_aliases(
 
 def _is_quiet(node: cst.Import | cst.ImportFrom, alias: cst.ImportAlias) -> bool:
     if isinstance(node, cst.Import):
-        return alias.evaluated_name.split(".")[0] in QUIET
-    return not node.relative and ordering.module_name(node).split(".")[0] in QUIET
+        return is_quiet(alias.evaluated_name)
+    return not node.relative and is_quiet(ordering.module_name(node))
 
 
 def _is_future(node: cst.Import | cst.ImportFrom) -> bool:

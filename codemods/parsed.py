@@ -11,11 +11,16 @@ from functools import cached_property
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, Scope, ScopeProvider
 
+from normport.codemods.effects import looks_names_up
 from normport.codemods.model import RefusedEdit
 from normport.codemods.text import SourceText
 
+_SPEAKS_OF_MORE = re.compile(
+    r"^#[ \t]*(?:fmt|isort|ruff|yapf|type|mypy|pylint|pyright)\b[ \t]*:"
+    r"|^#[ \t]*(?:end)?region\b"
+    r"|^#[ \t]*([-=#*~_])\1{2}|([-=#*~_])\2{2}[ \t]*$"
+)
 Definition = cst.ClassDef | cst.FunctionDef
-NAME_LOOKUPS = frozenset({"globals", "eval", "exec", "locals", "vars"})
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
@@ -178,17 +183,8 @@ class Parsed:
 
     @cached_property
     def looks_names_up(self) -> bool:
-        """True where the code has a built-in that can reach any name while it runs."""
-        return any(
-            (isinstance(node, ast.Name) and node.id in NAME_LOOKUPS)
-            or (
-                isinstance(node, ast.Attribute)
-                and node.attr in NAME_LOOKUPS
-                and isinstance(node.value, ast.Name)
-                and node.value.id in ("builtins", "__builtins__")
-            )
-            for node in ast.walk(self.syntax)
-        )
+        """True where the code can reach any name while it runs."""
+        return looks_names_up(self.syntax)
 
     @property
     def syntax(self) -> ast.Module:
@@ -232,11 +228,14 @@ class Parsed:
     def attached_comment(self, top: TopLevel) -> int:
         """The first line of the comments directly above a statement, or the statement's own.
 
-        A block that starts the file is its header (licence, encoding) and belongs to nobody.
+        A block that starts the file is its header (licence, encoding) and belongs to nobody; a
+        banner and a tool's pragma speak of more than the statement, and so does what is above.
         """
         line = top.first
         floor = max((other.last for other in self.top if other.last < top.first), default=-1)
         while line - 1 > floor and self.source.lines[line - 1].startswith("#"):
+            if _SPEAKS_OF_MORE.search(self.source.lines[line - 1]):
+                return line
             line -= 1
         return top.first if line == 0 else line
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from normport.codemods.effects import has_effect
 from normport.codemods.model import Edit, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.renaming import renamed
@@ -58,6 +59,26 @@ def annotation_edits(module: ModuleInfo, name: str, layers: Collection[str]) -> 
     inside = set(ast.walk(module.classes[name])) if name in module.classes else set()
     nodes = [node for node in module.annotated if node not in inside]
     return renamed(module, nodes, name, next(iter(layers)))
+
+
+def helpers(module: ModuleInfo, name: str) -> list[str]:
+    """Module-level functions and classes that the class reaches, directly or through others.
+
+    What only annotations name is no part of what it does, and what may have an effect of its own
+    where it is defined stays.
+    """
+    found: list[str] = []
+    queue: list[ast.AST] = [module.classes[name]]
+    while queue:
+        for part in ast.walk(queue.pop()):
+            if not isinstance(part, ast.Name) or part.id in (name, *found):
+                continue
+            helper = module.functions.get(part.id) or module.classes.get(part.id)
+            if helper is None or part in module.annotated or has_effect(module, helper):
+                continue
+            found.append(part.id)
+            queue.append(helper)
+    return found
 
 
 def with_word(site: Site, word: str | None) -> Site:

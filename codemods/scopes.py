@@ -74,8 +74,31 @@ class ConstructorScope:
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and part.id != "self" and not self._steady(part.id, site):
                 return None
+            if isinstance(part, ast.Attribute) and self._changes(part):
+                return None
         replaced = self._self_attributes(node, site)
         return ast.unparse(replaced) if replaced is not None else None
+
+    def _changes(self, node: ast.Attribute) -> bool:
+        """Whether the file may store another value in an attribute of something else than self
+        while the size is in use, as in ``config.size *= 2``."""
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if isinstance(root, ast.Name) and root.id == "self" and isinstance(node.value, ast.Name):
+            return False  # what the class stores there is looked at by itself
+        stores = [
+            one
+            for one in self.module.attributes.get(node.attr, [])
+            if not isinstance(one.ctx, ast.Load)
+            and not (isinstance(one.value, ast.Name) and one.value.id == "self")
+        ]
+        return bool(stores) or any(
+            isinstance(one, ast.Call)
+            and ast.unparse(one.func) == "setattr"
+            and ast.unparse(one.args[0]) == ast.unparse(node.value)
+            for one in ast.walk(self.init)
+        )
 
     def _self_attributes(self, node: ast.expr, site: ast.expr) -> ast.expr | None:
         """``node`` with each ``self.X`` kept when set before ``site``, else spelled out."""

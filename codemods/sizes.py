@@ -9,8 +9,8 @@ the norm is constructed.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
+from normport.codemods.layer_sizes import Homes, output_size
 from normport.codemods.module_info import ModuleInfo, stored_names
 from normport.codemods.scopes import ConstructorScope, parameters
 
@@ -21,34 +21,6 @@ _SAME_SIZE = {
 _ELEMENTWISE = {"gelu", "silu", "relu", "sigmoid", "tanh", "relu2", "mish", "softplus"}
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """Where a layer's output size stands in its constructor's arguments.
-
-    pair: its forward returns ``(output, bias)`` unless ``return_bias=False``.
-    gathers: the size holds only with ``gather_output=True``.
-    """
-
-    position: int
-    keyword: str
-    pair: bool = False
-    gathers: bool = False
-
-
-_LAYERS = {
-    "Linear": _Layer(1, "out_features"),
-    "Embedding": _Layer(1, "embedding_dim"),
-    "VocabParallelEmbedding": _Layer(1, "embedding_dim"),
-    "ReplicatedLinear": _Layer(1, "output_size", pair=True),
-    "RowParallelLinear": _Layer(1, "output_size", pair=True),
-    "ColumnParallelLinear": _Layer(1, "output_size", pair=True, gathers=True),
-    "RMSNorm": _Layer(0, "hidden_size"),
-    "GemmaRMSNorm": _Layer(0, "hidden_size"),
-    "LayerNorm": _Layer(0, "normalized_shape"),
-}
-
-_HOMES = ("torch.nn", "vllm.model_executor.layers.")
-
 Env = dict[str, str | None]
 
 
@@ -56,9 +28,17 @@ class SizeInference:
     """Sizes inside one class.
 
     module: the file. node: the class that constructs the norm. init: its ``__init__``.
+    homes: norm classes of other files, by the names under which this one imports them.
     """
 
-    def __init__(self, module: ModuleInfo, node: ast.ClassDef, init: ast.FunctionDef) -> None:
+    def __init__(
+        self,
+        module: ModuleInfo,
+        node: ast.ClassDef,
+        init: ast.FunctionDef,
+        homes: Homes | None = None,
+    ) -> None:
+        self.homes = homes or {}
         self.module = module
         self.node = node
         self.init = init
@@ -201,7 +181,7 @@ class SizeInference:
                 last = len(dims) == 1 and ast.unparse(dims[0]) == "-1"
                 if last and isinstance(parts, ast.List | ast.Tuple) and len(parts.elts) == count:
                     return [self._method_text(part) for part in parts.elts]
-            layer = self._layer_call(value)
+            layer = self._layer_call(value, env)
             if layer is not None and layer[1]:
                 return [layer[0], *[None] * (count - 1)]
         return [None] * count
@@ -226,7 +206,7 @@ class SizeInference:
                 return None
 
     def _call_size(self, node: ast.Call, env: Env) -> str | None:
-        layer = self._layer_call(node)
+        layer = self._layer_call(node, env)
         if layer is not None:
             return None if layer[1] else layer[0]
         if not isinstance(node.func, ast.Attribute):
@@ -269,7 +249,7 @@ class SizeInference:
             and func.attr == self._attribute
         )
 
-    def _layer_call(self, node: ast.Call) -> tuple[str | None, bool] | None:
+    def _layer_call(self, node: ast.Call, env: Env) -> tuple[str | None, bool] | None:
         """``(output size, returns a pair)`` when ``node`` calls a layer that the class built."""
         func = node.func
         if not (
@@ -288,21 +268,13 @@ class SizeInference:
             return None
         if self.module.enclosing(built[0], ast.FunctionDef, ast.Lambda) is not self.init:
             return None  # its arguments are another scope's names
-        call = built[0]
-        home, _, kind = (self.module.qualified(call.func) or "").rpartition(".")
-        layer = _LAYERS.get(kind) if home.startswith(_HOMES) else None
-        if layer is None:
+        found = output_size(self.module, built[0], self.homes)
+        if found is None:
             return None
-        keywords = {k.arg: k.value for k in call.keywords}
-        if layer.gathers and ast.unparse(keywords.get("gather_output", call)) != "True":
-            return None, True
-        if any(isinstance(argument, ast.Starred) for argument in call.args):
-            return None
-        size = keywords.get(layer.keyword)
-        if size is None and len(call.args) > layer.position:
-            size = call.args[layer.position]
-        pair = layer.pair and ast.unparse(keywords.get("return_bias", call)) != "False"
-        return (_text(size) if size is not None else None), pair
+        if found.same_as_input:
+            single = len(node.args) == 1 and not node.keywords
+            return (self._size(node.args[0], env) if single else None), False
+        return (_text(found.size) if found.size is not None else None), found.pair
 
 
 def _text(node: ast.expr) -> str | None:

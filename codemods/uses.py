@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass
 from typing import Literal
 
+from normport.codemods.dynamic import named_access
 from normport.codemods.module_info import ModuleInfo
 
 
@@ -101,9 +101,9 @@ def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
             found = _use_objection(module, node)
         if found is not None:
             return found
-    named = _named_access(module, bound)
+    named = named_access(module, bound.owner, bound.attribute, family(module, bound.owner))
     if named is not None:
-        return named
+        return Objection("NP209", f"`{ast.unparse(named)}` reaches it in line {named.lineno}")
     if not calls:
         return Objection("NP209", f"no call of self.{bound.attribute} is seen in this file")
     return None
@@ -179,55 +179,6 @@ def holds_only(module: ModuleInfo, bound: Binding, norm: str) -> bool:
     return True
 
 
-def cast_input(module: ModuleInfo, bound: Binding) -> int | None:
-    """The line of a call whose argument was converted to another dtype, or None.
-
-    Looked at are the argument itself and what the function assigns to its name.
-    """
-    calls = attribute_calls(module, bound)
-    if bound.kind == "sequence":
-        parents = [module.parents[n] for n in _loads(module, bound) if _called(module, n)]
-        calls += [parent for parent in parents if isinstance(parent, ast.Call)]
-    for node in calls:
-        call = node
-        sources: list[ast.AST] = [*call.args[:1], *(k.value for k in call.keywords)]
-        function = module.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
-        names = {n.id for a in sources for n in ast.walk(a) if isinstance(n, ast.Name)}
-        for part in ast.walk(function) if function is not None else ():
-            if isinstance(part, ast.Assign) and any(
-                isinstance(t, ast.Name) and t.id in names for t in part.targets
-            ):
-                sources.append(part.value)
-        for part in [inner for source in sources for inner in ast.walk(source)]:
-            if isinstance(part, ast.Attribute) and part.attr in _CASTS:
-                return node.lineno
-    return None
-
-
-_CASTS = {"float", "double", "half", "bfloat16", "to", "type", "type_as"}
-
-
-def module_cast(module: ModuleInfo) -> int | None:
-    """The line where a module of this file is converted to another dtype, or None.
-
-    A module is converted in place, so such a call stands alone or is assigned back.
-    """
-    for name in ("half", "bfloat16", "float", "double", "to", "type"):
-        for attribute in module.attributes.get(name, []):
-            call = module.parents[attribute]
-            if not isinstance(call, ast.Call) or call.func is not attribute:
-                continue
-            outer = module.parents[call]
-            owner = ast.unparse(attribute.value)
-            alone = isinstance(outer, ast.Expr)
-            back = isinstance(outer, ast.Assign) and [ast.unparse(t) for t in outer.targets] == [
-                owner
-            ]
-            if owner.split(".")[0] == "self" and (alone or (back and "." in owner)):
-                return attribute.lineno
-    return None
-
-
 def called_elsewhere(module: ModuleInfo, bound: Binding) -> int | None:
     """The line of a call of the attribute outside of the owning class, or None."""
     for node in _loads(module, bound):
@@ -287,31 +238,6 @@ def _base_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
-
-
-_BY_NAME = ("getattr", "setattr", "delattr")
-_BY_STRING = ("get_submodule", "get_parameter", "register_module", "add_module", "_modules")
-
-
-def _named_access(module: ModuleInfo, bound: Binding) -> Objection | None:
-    """``getattr(x, "attribute")`` and its kind, and ``getattr(self, name)`` in the owner."""
-    for function in [name for word in _BY_NAME for name in module.names.get(word, [])]:
-        node = module.parents[function]
-        if not isinstance(node, ast.Call) or node.func is not function or len(node.args) < 2:
-            continue
-        target, name = node.args[:2]
-        dynamic = not isinstance(name, ast.Constant) and within(module, node, bound.owner)
-        on_self = isinstance(target, ast.Name) and target.id == "self"
-        fixed = isinstance(name, ast.Constant) and name.value == bound.attribute
-        if fixed or (dynamic and on_self):
-            return Objection("NP209", f"`{ast.unparse(node)}` reaches it in line {node.lineno}")
-    for word in _BY_STRING:
-        for attribute in module.attributes.get(word, []):
-            outer = module.parents[attribute]
-            text = ast.unparse(outer)
-            if bound.attribute in re.findall(r"\w+", text):
-                return Objection("NP209", f"`{text}` reaches it in line {attribute.lineno}")
-    return None
 
 
 def _use_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:

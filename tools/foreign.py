@@ -70,23 +70,27 @@ class OtherFile:
                 found.add(constant.value)
         return found & wanted
 
-    def reading(self, stem: str, attribute: str) -> Reading | None:
+    def reading(self, stem: str, attribute: str, direct: bool = True) -> Reading | None:
         """The first use of ``.attribute`` that is more than a call with one argument, a comparison
         with ``is`` or an assignment; None: there is none.
 
         Whose attribute it is cannot be told, except that it is none of another module.
+        direct: the file names the class that has the attribute. Where it does not, an attribute
+        that it sets on ``self`` is its own.
         """
         if self._index is None:
             return Reading(self.path, None, None)
         parents, kinds = self._index
         others = self._imports_of_others(stem)
-        for node in cast(list[ast.Attribute], kinds[ast.Attribute]):
-            if node.attr == attribute:
-                parent = parents[node]
-                if _root(node) in others or _is_plain(node, parent):
-                    continue
-                whole = parent if isinstance(parent, ast.Attribute | ast.Call) else node
-                return Reading(self.path, node.lineno, ast.unparse(whole))
+        nodes = [n for n in cast(list[ast.Attribute], kinds[ast.Attribute]) if n.attr == attribute]
+        if not direct and any(_on_self(n) and isinstance(n.ctx, ast.Store) for n in nodes):
+            nodes = [node for node in nodes if not _on_self(node)]
+        for node in nodes:
+            parent = parents[node]
+            if _root(node) in others or _is_plain(node, parent):
+                continue
+            whole = parent if isinstance(parent, ast.Attribute | ast.Call) else node
+            return Reading(self.path, node.lineno, ast.unparse(whole))
         return None
 
     @cached_property
@@ -110,6 +114,10 @@ class OtherFile:
                 same = relative or stem in (*source.split("."), *alias.name.split("."))
                 found[bound] = found.get(bound, False) or same
         return {name for name, same in found.items() if not same}
+
+
+def _on_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _is_plain(node: ast.Attribute, parent: ast.AST) -> bool:

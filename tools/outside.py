@@ -33,12 +33,14 @@ class Target:
     path: with all links resolved.
     defined, imported: the names that it defines, and those that it binds by importing.
     attributes: (class, attribute) for each attribute that is to become another object.
+    holders: (class, other) for each other definition that leads to a class of these.
     """
 
     path: Path
     defined: frozenset[str]
     imported: frozenset[str]
     attributes: frozenset[tuple[str, str]]
+    holders: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
     def of(cls, path: Path, source: bytes, attributes: Iterable[tuple[str, str]]) -> Target:
@@ -55,7 +57,9 @@ class Target:
                 case ast.Import() | ast.ImportFrom():
                     bound = (alias.asname or alias.name.partition(".")[0] for alias in node.names)
                     imported.update(bound)
-        return cls(path, frozenset(defined), frozenset(imported), frozenset(attributes))
+        pairs = frozenset(attributes)
+        holders = _holders(parents, {owner for owner, _ in pairs})
+        return cls(path, frozenset(defined), frozenset(imported), pairs, holders)
 
     @property
     def stem(self) -> str:
@@ -76,6 +80,25 @@ class Target:
         if self._is_package and path.is_relative_to(self.path.parent):
             return True
         return has_word(data, self.stem)
+
+
+def _holders(nodes: Iterable[ast.AST], owners: Collection[str]) -> frozenset[tuple[str, str]]:
+    """For each class of ``owners`` the classes and functions that name it, or one that does."""
+    naming: dict[str, set[str]] = {}
+    for node in nodes if owners else ():
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            for name in named - {node.name}:
+                naming.setdefault(name, set()).add(node.name)
+    found: set[tuple[str, str]] = set()
+    for owner in owners:
+        queue = [owner]
+        while queue:
+            for name in naming.get(queue.pop(), ()):
+                if (owner, name) not in found:
+                    found.add((owner, name))
+                    queue.append(name)
+    return frozenset(found)
 
 
 @dataclass
@@ -135,8 +158,15 @@ def _uses(target: Target, file: OtherFile, defined: Collection[str], star: bool)
     for owner, attribute in sorted(target.attributes):
         if owner in own and not file.may_import(target.stem):
             continue  # its own class of that name
-        if has_word(file.data, owner) and has_word(file.data, attribute):
-            reading = file.reading(target.stem, attribute)
+        if not has_word(file.data, attribute):
+            continue
+        # What a file takes may lead to the class without a word of it.
+        direct = has_word(file.data, owner)
+        if direct or (
+            any(has_word(file.data, other) for holder, other in target.holders if holder == owner)
+            and file.may_import(target.stem)
+        ):
+            reading = file.reading(target.stem, attribute, direct)
             if reading is not None:
                 uses.readings[owner, attribute] = reading
     return uses

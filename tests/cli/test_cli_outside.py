@@ -193,3 +193,53 @@ def test_file_that_does_not_parse_counts_as_a_use(folder: Path, normport: Comman
     assert first["code"] == "NP214"
     assert "other.py, which names Layer, does not parse" in first["reason"]
     assert second["verdict"] == "convert"
+
+
+HOLDER = (
+    MODEL
+    + """
+
+class Model(nn.Module):
+    def __init__(self, config) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(config)])
+
+
+class Other(nn.Module):
+    pass
+"""
+)
+MTP = "from .model import {0}\n\n\nclass Mtp({0}):\n    def forward(self, x):\n        {1}\n"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "return self.layers[0].first.eps",
+        "return self.layers[0].first(x, x)",
+        "for layer in self.layers: x = layer.first.weight * x",
+    ],
+)
+def test_a_file_reads_through_what_holds_the_owner(
+    folder: Path, codes: Callable[..., set[str]], statement: str
+) -> None:
+    """It need not name the class whose attribute it reads."""
+    other = MTP.format("Model", statement)
+    write(folder, {"model.py": HOLDER, "mtp.py": other})
+    assert codes("model.py") == {"NP214", "NP101"}  # only the one that is read
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        MTP.format("Other", "return self.layers[0].first.eps"),
+        MTP.format("Model", "return self.layers[0].first(x)"),
+        MTP.format("Model", "self.first = x; return self.first.eps"),
+        MTP.format("Model", "return x.first.eps").replace(".model", ".elsewhere"),
+    ],
+)
+def test_a_file_that_does_not_reach_the_owner(
+    folder: Path, codes: Callable[..., set[str]], other: str
+) -> None:
+    write(folder, {"model.py": HOLDER, "mtp.py": other})
+    assert codes("model.py") == {"NP101"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,48 @@ def test_from_the_shell(tmp_path: Path, flags: list[str]) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert path.read_text() == (EXAMPLE.after if flags else EXAMPLE.before)
+
+
+def run_in(folder: Path, name: str, **options: object) -> tuple[str, list[str]]:
+    context = CodemodContext(filename=str(folder / name))
+    command = StandardNormsCommand(context, **options)  # type: ignore[arg-type]
+    source = (folder / name).read_text()
+    return command.transform_module(cst.parse_module(source)).code, context.warnings
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from .model import {0}\n",
+        "from pack.model import *\n",
+        "import pack.model\n\nX = pack.model.{0}\n",
+        "from . import model\n\nX = model.{0}\n",
+    ],
+)
+def test_a_class_that_another_file_imports_stays(tmp_path: Path, line: str) -> None:
+    name = EXAMPLE.before.split("class ")[1].split("(")[0]
+    (tmp_path / "pack").mkdir()
+    for file, text in (("__init__", ""), ("model", EXAMPLE.before), ("other", line.format(name))):
+        (tmp_path / "pack" / f"{file}.py").write_text(text)
+    code, warnings = run_in(tmp_path, "pack/model.py", allow_unproven=True)
+    assert code == EXAMPLE.before
+    assert "NP220" in warnings[0]
+    (tmp_path / "pack" / "other.py").write_text("from .model import Another\n")
+    assert run_in(tmp_path, "pack/model.py", allow_unproven=True) == (EXAMPLE.after, [])
+
+
+@pytest.mark.parametrize("dim", ["Attn.norm:64", "Attn=64", "Attn.norm=", "Attn.norm=1, 2"])
+def test_a_dim_that_is_malformed(dim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    StandardNormsCommand.add_args(parser)
+    with pytest.raises(SystemExit) as caught:
+        parser.parse_args(["--dim", dim])
+    assert caught.value.code == 2
+    assert "argument --dim" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="--dim"):
+        StandardNormsCommand(CodemodContext(), dim=[dim])
+
+
+def test_a_dim_for_no_norm() -> None:
+    _, warnings = run(EXAMPLE.before, allow_unproven=True, dim=["Attn.nrm=64"])
+    assert warnings == ["--dim Attn.nrm=64 names no norm of this file"]

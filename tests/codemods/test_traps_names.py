@@ -201,3 +201,25 @@ def test_a_subclass_does_not_keep_the_base_from_being_converted() -> None:
     after = converted(source)
     assert f"self.norm = {NEW}" in after
     assert "class N(" in after
+
+
+@pytest.mark.parametrize(
+    ("test", "code"),
+    [
+        ("type(m).__name__.startswith('N')", "NP211"),
+        ("'Norm' in type(m).__name__", "NP211"),
+        ("m.__class__.__name__.lower().endswith('rmsnorm')", "NP211"),
+        ("type(m).__name__ in KINDS", "NP211"),
+        ("KINDS[type(m).__name__]", "NP211"),
+        ("type(m).__name__ == 'FusedMoE'", None),
+        ("type(self).__name__ == m", None),
+        ("print(type(m).__name__)", None),
+    ],
+)
+def test_a_class_that_is_told_by_its_name(test: str, code: str | None) -> None:
+    method = f"\n\n    def f(self, m):\n        return {test}\n"
+    source = changed(MODEL, (CALL, CALL + method))
+    if code is None:
+        assert "RMSNorm(" in converted(source)
+    else:
+        assert refused(source)[0] == code

@@ -1,0 +1,78 @@
+"""What is stored in a name, in whatever way: the values that may stand behind a variable."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from normport.codemods.module_info import ModuleInfo
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def values_of(module: ModuleInfo, name: ast.Name) -> Iterator[ast.expr]:
+    """Every expression that may end up in the variable, as a whole or as one of its items.
+
+    Looked at are the function around it and, where that stores nothing in it, the functions and
+    the module around that. A parameter gives nothing.
+    """
+    scope: ast.AST | None = name
+    while scope is not None:
+        scope = module.enclosing(scope, *FUNCTIONS, ast.Module)
+        found = list(_stored_in(module, name.id, scope)) if scope is not None else []
+        if found or (scope is not None and parameter(scope, name.id) is not None):
+            yield from found
+            return
+
+
+def parameter(scope: ast.AST, name: str) -> ast.arg | None:
+    """The parameter ``name`` of a function."""
+    if not isinstance(scope, FUNCTIONS):
+        return None
+    arguments = scope.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    every += [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
+    return next((one for one in every if one.arg == name), None)
+
+
+def _stored_in(module: ModuleInfo, name: str, scope: ast.AST) -> Iterator[ast.expr]:
+    for node in module.names.get(name, []):
+        if not isinstance(node.ctx, ast.Store):
+            continue
+        if module.enclosing(node, *FUNCTIONS, ast.Module) is scope:
+            yield from stored_value(module, node)
+
+
+def stored_value(module: ModuleInfo, target: ast.expr) -> Iterator[ast.expr]:
+    """What the statement around ``target`` stores there; where it unpacks what is written out,
+    the item alone."""
+    path: list[int | None] = []
+    node: ast.AST = target
+    parent = module.parents[node]
+    while isinstance(parent, ast.Tuple | ast.List | ast.Starred):
+        if not isinstance(parent, ast.Starred):
+            starred = any(isinstance(part, ast.Starred) for part in parent.elts)
+            path.insert(0, None if starred else parent.elts.index(target_in(parent, node)))
+        node, parent = parent, module.parents[parent]
+    match parent:
+        case ast.Assign() | ast.NamedExpr() | ast.AnnAssign() | ast.AugAssign():
+            if parent.value is not None:
+                yield _item(parent.value, path)
+        case ast.For() | ast.AsyncFor() | ast.comprehension():
+            yield parent.iter
+        case ast.withitem():
+            yield parent.context_expr
+
+
+def target_in(parent: ast.Tuple | ast.List, node: ast.AST) -> ast.expr:
+    return next(part for part in parent.elts if part is node)
+
+
+def _item(value: ast.expr, path: list[int | None]) -> ast.expr:
+    for place in path:
+        if place is None or not isinstance(value, ast.Tuple | ast.List):
+            return value
+        if any(isinstance(part, ast.Starred) for part in value.elts) or place >= len(value.elts):
+            return value
+        value = value.elts[place]
+    return value
