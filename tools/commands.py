@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ class Request:
     """
 
     paths: Sequence[Path]
-    inputs: Options = Options()
+    inputs: Options = field(default_factory=Options)
     stdin_filename: Path | None = None
     table: bool = False
     show_done: bool = False
