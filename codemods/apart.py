@@ -12,8 +12,8 @@ from normport.codemods.flow import Flow
 from normport.codemods.model import Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.places import Place, Places, last
+from normport.codemods.products import products
 from normport.codemods.registry import LAYERNORM
-from normport.codemods.roots import products
 
 _DEVICE = re.compile(r"\b(triton|tilelang|cutlass|cute|helion|gluon|flydsl|pallas|numba|taichi)\b")
 _DEVICE_NAMES = {"tl", "T", "cute", "hl", "gl", "tldevice", "libdevice", "fx", "pl"}

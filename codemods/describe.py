@@ -8,7 +8,8 @@ from typing import Literal
 
 from normport.codemods.flow import Step
 from normport.codemods.model import Computes, MultiplyIn
-from normport.codemods.roots import How, Root, base
+from normport.codemods.products import How
+from normport.codemods.roots import Root, base
 from normport.codemods.values import (
     Cast,
     Const,

@@ -17,8 +17,9 @@ from normport.codemods.flow import Flow, Step
 from normport.codemods.model import Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.places import Place, Places, last
+from normport.codemods.products import Product, is_argument, products, returned_norm, spine
 from normport.codemods.refusals import for_class, for_function, for_inline, for_kernel_class
-from normport.codemods.roots import Product, base, is_argument, products, returned_norm, spine
+from normport.codemods.roots import base
 from normport.codemods.values import Op, Source, Value, Weight, walk
 
 _KERNEL = re.compile(r"\w*rms_?norm\w*\s*\(")

@@ -34,6 +34,10 @@ class _Return(Exception):
         self.value = value
 
 
+class _Raise(_Return):
+    """A path that ends in an exception: nothing that is built or returned comes from it."""
+
+
 class Evaluator(Expressions):
     """Evaluates one class of one file.
 
@@ -155,7 +159,7 @@ class Evaluator(Expressions):
             case ast.Pass():
                 pass
             case ast.Raise():
-                raise _Return(Unknown("it raises"))
+                raise _Raise(Unknown("it raises"))
             case _:
                 self._unfollowed(node, env)
 
@@ -191,8 +195,12 @@ class Evaluator(Expressions):
             try:
                 self._run(body, inner)
                 outcomes.append(inner)
+            except _Raise:
+                continue
             except _Return as result:
                 returned.append(result.value)
+        if not outcomes and not returned:
+            raise _Raise(Unknown("it raises"))
         for name in stored_names(node):
             env[name] = _either(why, [outcome.get(name) for outcome in outcomes])
         for attribute in _stored_attributes(node):

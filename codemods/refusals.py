@@ -9,7 +9,7 @@ from normport.codemods.flow import Step
 from normport.codemods.model import Computes, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.places import Place
-from normport.codemods.roots import Product
+from normport.codemods.products import Product
 
 
 def refuse(
