@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from normport.codemods.casts import built_cast
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.uses import (
@@ -38,6 +39,14 @@ def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None
                 "class multiplies in the input's dtype, RMSNorm in the weight's"
             )
             raise Refused("NP208", why, computes)
+        lines = [line for line in (module_cast(module), built_cast(module)) if line is not None]
+        if lines:
+            why = (
+                f"a module is converted in line {min(lines)}, so that the input may have another "
+                "dtype than the weight, and the local class multiplies in the input's dtype, "
+                "RMSNorm in the weight's"
+            )
+            raise Refused("NP222", why, computes)
     if computes.multiply_in == "float32" and computes.weight == "scale":
         line = module_cast(module)
         if line is not None:
