@@ -68,8 +68,9 @@ def _shown(numbers: range, what: str) -> Iterable[int]:
     """``numbers``, with a line on stderr now and then; garbage is collected here alone."""
     gc.disable()
     for number in numbers:
-        if number % 250 == 0:
+        if number % BATCH == 0:
             gc.collect()
+        if number % 250 == 0:
             print(f"{what} {number} of {numbers.stop}", file=sys.stderr, flush=True)
         yield number
     gc.enable()
