@@ -146,7 +146,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
         elsewhere = Elsewhere(module)
         for name, node in module.classes.items():
             own, adds = inherited(module, node) or (node, False)
-            if _may_be_norm(module, own):
+            if _may_be_norm(module, own) and elsewhere.may_hold_norm(own):
                 outside = name in chosen.outside_uses
                 reader = ClassReader(
                     module,
@@ -161,7 +161,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                 )
                 found = reader.sites()
                 if found and not elsewhere.is_layer(own):
-                    reported.append(node)
+                    reported += (node, own)
                     sites += found
         sites += elsewhere.sites(reported)
         if "torch" in module.text and ("RMSNorm" in module.text or "rms_norm" in module.text):

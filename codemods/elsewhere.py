@@ -38,6 +38,11 @@ class Elsewhere:
         self.helpers: set[str] = set()
         self.norms: dict[Place, Description] = {}
 
+    def may_hold_norm(self, node: ast.ClassDef) -> bool:
+        """Whether a function of the class, or one that it reaches, takes a root."""
+        mine = [place for place in self.places.classes if place.node.lineno == node.lineno]
+        return not mine or any(map(self._reaches_root, mine))
+
     def is_layer(self, node: ast.ClassDef) -> bool:
         """Whether a class with a forward is no norm itself but has one in the middle of it."""
         for place in self.places.classes:

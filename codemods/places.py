@@ -10,7 +10,7 @@ from functools import cached_property
 
 from normport.codemods.module_info import ModuleInfo
 
-_ROOT = re.compile(rb"(?<!math\.)sqrt|\*\*\s*\(?\s*-?\s*0?\.5|-\s*0?\.5\s*\)|rms_?norm\s*\(")
+_ROOT = re.compile(rb"(?<!math\.)sqrt|\*\*\s*\(?\s*-?\s*0?\.5|-\s*0?\.5\b|rms_?norm\s*\(")
 _MEAN = re.compile(r"\bmean\b|\bsum\b|square|rsqrt|rms_?norm\s*\(|\*\*\s*2")
 _WORD = re.compile(r"\w+")
 
