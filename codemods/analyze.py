@@ -28,6 +28,9 @@ _ROOT_HINT = re.compile(
     r"|\w\.RMSNorm\b|torch\.nn[\w.]* import .*RMSNorm"
 )
 _MEAN_HINT = re.compile(r"\bmean\s*\(|\bsum\s*\(|rms_?norm\s*\(|rsqrt|RMSNorm")
+_TORCH_HINT = re.compile(
+    r"\.(RMSNorm|rms_norm)\b|from torch[\w.]* import (\([^)]*|[^\n]*)\b(RMSNorm|rms_norm)\b"
+)
 _WORD = re.compile(r"\w+")
 _ROOT_BYTES = re.compile(_ROOT_HINT.pattern.encode())
 _MEAN_BYTES = re.compile(_MEAN_HINT.pattern.encode())
@@ -104,7 +107,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                     reported.append(node)
                     sites += found
         sites += elsewhere.sites(reported)
-        if "torch" in module.text and ("RMSNorm" in module.text or "rms_norm" in module.text):
+        if _TORCH_HINT.search(module.text):
             sites += TorchNorms(module, chosen.unsafe).sites(elsewhere.shown)
     sites += _done(module)
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))
