@@ -53,6 +53,9 @@ _MEAN_HINT = Hint(
 )
 # A standard layer is imported by its name, or reached through its module.
 _SPELLED = (LAYERNORM.encode(), b"layernorm.RMSNorm", b"layernorm.GemmaRMSNorm")
+_TORCH_HINT = re.compile(
+    r"\.(RMSNorm|rms_norm)\b|from torch[\w.]* import (\([^)]*|[^\n]*)\b(RMSNorm|rms_norm)\b"
+)
 _WORD = re.compile(r"\w+")
 
 
@@ -164,7 +167,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                     reported += (node, own)
                     sites += found
         sites += elsewhere.sites(reported)
-        if "torch" in module.text and ("RMSNorm" in module.text or "rms_norm" in module.text):
+        if _TORCH_HINT.search(module.text):
             sites += TorchNorms(module, chosen.unsafe).sites(elsewhere.shown)
     sites = [
         # A class that its own file does not construct stands in nobody's way.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from normport.codemods.module_info import ModuleInfo
 
@@ -68,9 +70,10 @@ class Places:
         self.loose = False
         self._texts: dict[Place, str] = {}
         self._words: dict[Place, set[str]] = {}
-        self._hinted = [False, *(bool(_ROOT.search(line)) for line in module.lines), False]
-        self._collect(module.tree.body, None, False)
-        self._mark()
+        if _MEAN.search(module.text):
+            self._hinted = _hinted(module)
+            self._collect(module.tree.body, None, False)
+            self._mark()
 
     def _collect(self, body: list[ast.stmt], outer: Place | None, conditional: bool) -> None:
         for statement in body:
@@ -90,12 +93,13 @@ class Places:
         """Give every hinted line to the innermost function that it stands in."""
         owner: dict[int, Place] = {}
         for place in self.all:  # outer before inner, so that the inner one stays
-            for line in range(place.node.lineno, (place.node.end_lineno or 0) + 1):
-                if self._hinted[line]:
+            end = place.node.end_lineno or 0
+            for line in self._hinted:
+                if place.node.lineno <= line <= end:
                     owner[line] = place
         for place in owner.values():
             place.direct = bool(_MEAN.search(self.text(place)))
-        self.loose = any(hinted and line not in owner for line, hinted in enumerate(self._hinted))
+        self.loose = any(line not in owner for line in self._hinted)
 
     @cached_property
     def functions(self) -> list[Place]:
@@ -147,6 +151,13 @@ class Places:
                 found.add(name)
                 queue += self.by_name[name]
         return found
+
+
+def _hinted(module: ModuleInfo) -> list[int]:
+    """The lines that may take a root."""
+    starts = [0, *accumulate(len(line) for line in module.lines)]
+    found = {bisect_right(starts, match.start()) for match in _ROOT.finditer(module.text.encode())}
+    return sorted(found)
 
 
 def last(node: ast.expr) -> str:

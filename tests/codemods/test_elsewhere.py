@@ -264,3 +264,16 @@ def test_recursion_and_many_calls_end() -> None:
         for n in range(12)
     )
     assert {s.verdict for s in sites(HEAD + functions)} == {"refuse"}
+
+
+def test_a_check_that_raises_hides_nothing() -> None:
+    """A constructor that refuses bad arguments goes on with good ones."""
+    checked = NORM.replace(
+        "        self.eps = eps\n",
+        "        if dim % 2:\n            raise ValueError(dim)\n        self.eps = eps\n",
+    )
+    source = HEAD + checked + "\n\ndef build(config):\n    return N(config.dim)\n"
+    (site,) = sites(source)
+    assert (site.code, site.norm) == ("NP212", "N")
+    assert site.computes is not None
+    assert (site.computes.weight, site.computes.offset) == ("offset", 1.0)
