@@ -29,6 +29,8 @@ class ModuleInfo:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     constants: dict[str, ast.expr] = field(default_factory=dict)
+    families: dict[ast.AST, set[ast.AST]] = field(default_factory=dict)
+    """Each class that was asked for, with its relatives in the file; see ``uses.family``."""
 
     @cached_property
     def _index(self) -> tuple[dict[ast.AST, ast.AST], Kinds]:

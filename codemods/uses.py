@@ -213,8 +213,15 @@ def _called(module: ModuleInfo, node: ast.Attribute) -> bool:
 
 def family(module: ModuleInfo, owner: ast.ClassDef) -> set[ast.AST]:
     """The class with its bases and subclasses in the file, over any number of steps."""
+    known = module.families.get(owner)
+    if known is None:
+        known = module.families[owner] = _family(module, owner)
+    return known
+
+
+def _family(module: ModuleInfo, owner: ast.ClassDef) -> set[ast.AST]:
     by_name: dict[str, set[ast.AST]] = {}
-    nodes = [node for node in module.parents if isinstance(node, ast.ClassDef)]
+    nodes = list(module.each(ast.ClassDef))
     for node in nodes:
         by_name.setdefault(node.name, set()).add(node)
     members: set[ast.AST] = {owner}
