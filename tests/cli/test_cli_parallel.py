@@ -119,17 +119,17 @@ def test_what_the_work_raises_comes_through(folder: Path) -> None:
 IN_WORKERS = """
 import os, signal, time
 from pathlib import Path
-from normport.tools import cli, pipeline
+from normport.tools import cli, source_file
 
 parent = os.getpid()
-find_sites = pipeline.find_sites
+find_sites = source_file.find_sites
 
 def found(source, *rest):
     if os.getpid() != parent:
         {action}
     return find_sites(source, *rest)
 
-pipeline.find_sites = found
+source_file.find_sites = found
 cli.main()
 """
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from normport.codemods.registry import all_rules
 from normport.tools.findings import COUNTED, Finding, Report, by_directory, count
@@ -160,7 +160,9 @@ def _laid_out(header: Row, rows: Sequence[Row], color: bool) -> str:
         table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
     out = StringIO()
     width = shutil.get_terminal_size().columns
-    Console(file=out, width=width, color_system="standard" if color else None).print(table)
+    system: Literal["standard"] | None = "standard" if color else None
+    # Said outright, since rich would ask the environment once more.
+    Console(file=out, width=width, color_system=system, no_color=not color).print(table)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().rstrip("\n").split("\n"))
 
 
