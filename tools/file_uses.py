@@ -17,7 +17,7 @@ from normport.tools.sharing import (
 )
 from normport.tools.source_file import SourceFile, decide
 
-_PRIVATE = re.compile(rb"\b(?:class|def)[\s\\]+(_\w*)")
+_PRIVATE = re.compile(rb"\b(?:class|def)[\s\\]+(_(?!_)\w*)")
 
 
 def note_outside_uses(
