@@ -121,6 +121,8 @@ import os, signal, time
 from pathlib import Path
 from normport.tools import cli, source_file
 
+# A shell that runs the tests in the background has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 parent = os.getpid()
 find_sites = source_file.find_sites
 
