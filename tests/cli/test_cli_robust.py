@@ -101,7 +101,9 @@ def test_names_that_cannot_be_encoded(folder: Path, env: dict[str, str]) -> None
     names = (WEIRD, "wé.py", "模型.py")
     for name in names:
         (folder / name).write_text(MODEL)
-    for form in ("text", "json", "github", "sarif"):
+    # Each form under one of the environments, text under both.
+    forms = ("text", "json", "github", "sarif") if env is ASCII[0] else ("text",)
+    for form in forms:
         done = shell("", "scan", "--no-proof", f"--output-format={form}", ".", env=env)
         assert done.returncode == 1, done.stderr
         assert b"Traceback" not in done.stderr
