@@ -13,6 +13,7 @@ from normport.codemods.model import Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.places import Place, Places, last
 from normport.codemods.products import products
+from normport.codemods.refusals import stated
 from normport.codemods.registry import LAYERNORM
 
 _DEVICE = re.compile(r"\b(triton|tilelang|cutlass|cute|helion|gluon|flydsl|pallas|numba|taichi)\b")
@@ -25,21 +26,6 @@ _PASS_HINT = re.compile(r"torch\._inductor|\bfx\b|inductor_pass|pattern_matcher"
 _STANDARD_OPS = {"rms_norm", "gemma_rms_norm", "rms_norm_gated"}
 _FUSED = re.compile(r"(fused_add_)?rms_norm|Matcher\w*RMSNorm\w*")
 _IR_DECORATORS = {"register_op", "register_impl"}
-
-
-def site(module: ModuleInfo, node: ast.stmt | ast.expr, code: str, norm: str, why: str) -> Site:
-    """A refusal at ``node``; ``why`` is a sentence."""
-    return Site(
-        line=node.lineno,
-        column=module.column(node),
-        code=code,
-        norm=norm,
-        attribute=None,
-        computes=None,
-        verdict="refuse",
-        target=None,
-        reason=why,
-    )
 
 
 class Apart:
@@ -69,7 +55,7 @@ class Apart:
             if what is not None:
                 self._take(place)
                 why = f"{place.name} is {what} itself: it stays as it is."
-                found.append(site(self.module, place.node, "NP403", place.name, why))
+                found.append(stated(self.module, place.node, "NP403", place.name, why))
         return found
 
     def _is_standard(self, place: Place) -> str | None:
@@ -111,7 +97,7 @@ class Apart:
                 self._take(place)
                 named |= {word for outer in place.outward() for word in self._decorators(outer)}
                 why = f"{place.name} is a device kernel: no layer replaces it from the outside."
-                found.append(site(self.module, place.node, "NP401", place.name, why))
+                found.append(stated(self.module, place.node, "NP401", place.name, why))
         for place in self.places.functions:
             if place.outer is None and place.node.name in named:
                 self._take(place)  # a reference or an input generator that a decorator names
@@ -151,7 +137,7 @@ class Apart:
             if self._matches_norms(place.node):
                 self._take(place)
                 why = f"{place.name} looks for norms in a graph and computes none for a model."
-                found.append(site(self.module, place.node, "NP402", place.name, why))
+                found.append(stated(self.module, place.node, "NP402", place.name, why))
         return found
 
     def _is_layer(self, place: Place) -> bool:

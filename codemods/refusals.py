@@ -21,6 +21,18 @@ def refuse(
     computes: Computes | None = None,
 ) -> Site:
     """A refusal at ``node``; ``why`` is a clause about ``norm``."""
+    return stated(module, node, code, norm, f"{norm}: {why}.", computes)
+
+
+def stated(
+    module: ModuleInfo,
+    node: ast.expr | ast.stmt,
+    code: str,
+    norm: str,
+    reason: str,
+    computes: Computes | None = None,
+) -> Site:
+    """A refusal at ``node``; ``reason`` is the whole sentence."""
     return Site(
         line=node.lineno,
         column=module.column(node),
@@ -30,7 +42,7 @@ def refuse(
         computes=computes,
         verdict="refuse",
         target=None,
-        reason=f"{norm}: {why}.",
+        reason=reason,
     )
 
 

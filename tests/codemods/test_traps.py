@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from norms import LAYER, NORM
 
 from normport.codemods.analyze import Options, find_sites
 
 HEAD = "import os\nimport torch\nfrom torch import nn\n\n"
-NORM = """\
-class N(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x):
-        h = x.float()
-        h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (h * self.weight.float()).to(x.dtype)
-
-
-"""
-LAYER = """\
-class Layer(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.norm = N(config.size, eps=config.eps)
-
-    def forward(self, x):
-        return self.norm(x)
-"""
 
 
 def verdicts(source: str) -> set[tuple[str, str]]:
