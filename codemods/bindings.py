@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 
 import libcst as cst
@@ -71,23 +72,24 @@ def aliases_of(node: cst.CSTNode | None) -> Sequence[cst.ImportAlias]:
 def _check_free(
     parsed: Parsed, module: str, name: str, from_import: bool, removed: frozenset[str]
 ) -> None:
-    for assignment in parsed.global_scope.assignments[name]:
-        node = getattr(assignment, "node", None)
-        if node is None:
-            continue
-        if isinstance(node, cst.ImportFrom) and from_import and is_from(node, module):
-            if any(alias.evaluated_name == name == bound_name(alias) for alias in aliases_of(node)):
+    for node in parsed.namespace.bindings(name):
+        if isinstance(node, ast.ImportFrom) and from_import:
+            absolute = not node.level and node.module == module
+            if absolute and any(alias.name == name == _bound(alias) for alias in node.names):
                 continue
-        elif isinstance(node, cst.Import) and not from_import:
-            if all(alias.asname is None for alias in node.names if bound_name(alias) == name):
+        elif isinstance(node, ast.Import) and not from_import:
+            if all(alias.asname is None for alias in node.names if _bound(alias) == name):
                 continue
-        elif isinstance(node, cst.ClassDef | cst.FunctionDef) and name in removed:
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef) and name in removed:
             continue
-        line = parsed.positions[node].start.line
         raise RefusedEdit(
-            f"line {line}: the module binds {name!r} itself, so importing it from {module} "
-            "would change what that name means; rename it or convert by hand."
+            f"line {getattr(node, 'lineno', 0)}: the module binds {name!r} itself, so importing it "
+            f"from {module} would change what that name means; rename it or convert by hand."
         )
+
+
+def _bound(alias: ast.alias) -> str:
+    return (alias.asname or alias.name).split(".")[0]
 
 
 def _refuse_star(parsed: Parsed) -> None:

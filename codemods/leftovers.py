@@ -80,11 +80,7 @@ def find_leftovers(
 def _definitions(parsed: Parsed) -> dict[str, TopLevel]:
     """The classes and functions at the top level whose name nothing else binds."""
     found = {top.definition.name.value: top for top in parsed.top if top.definition is not None}
-    return {
-        name: top
-        for name, top in found.items()
-        if len(list(parsed.global_scope.assignments[name])) == 1
-    }
+    return {name: top for name, top in found.items() if len(parsed.namespace.bindings(name)) == 1}
 
 
 def _closed(
@@ -149,7 +145,7 @@ def removable_aliases(
         for alias in node.names:
             name = bound_name(alias)
             redundant = alias.evaluated_alias == alias.evaluated_name
-            bindings = {id(item) for item in parsed.global_scope.assignments[name]}
+            bindings = parsed.namespace.bindings(name)
             quiet = name in dropped or _is_quiet(node, alias)
             if name in unused and quiet and not redundant and len(bindings) == 1:
                 found.setdefault(index, []).append(alias)

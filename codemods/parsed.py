@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, Scope, ScopeProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from normport.codemods.effects import looks_names_up
 from normport.codemods.model import RefusedEdit
+from normport.codemods.namespace import Namespace, Scope
 from normport.codemods.text import SourceText
 
 _SPEAKS_OF_MORE = re.compile(
@@ -86,7 +87,6 @@ class Parsed:
             ) from error
         wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
         self.positions: Mapping[cst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)
-        self.scopes: Mapping[cst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
         self.top = [self._top_level(node) for node in self.module.body]
         self._check_positions()
 
@@ -129,25 +129,44 @@ class Parsed:
     def uses(self) -> dict[str, list[Use]]:
         """Uses of module-level (or unbound) names, by their first part, forward references too."""
         found: dict[str, list[Use]] = {}
-        seen = {scope for scope in self.scopes.values() if scope is not None}
-        for scope in seen:
-            for access in scope.accesses:
-                for name in set(_root_names(access.node)):
-                    if not self.local_binding(access.scope, name):
-                        found.setdefault(name, []).append(Use(name, self.span(access.node)))
+        for name, node in self.namespace.uses():
+            found.setdefault(name, []).append(Use(name, self._span_of(node)))
         return found
 
-    def local_binding(self, scope: Scope, name: str) -> bool:
-        """True where a function, class or comprehension binds ``name`` for code in ``scope``."""
-        assignments = scope[name]
-        return bool(assignments) and not any(
-            item.scope is scope.globals or item.scope is scope.globals.parent
-            for item in assignments
-        )
+    @cached_property
+    def namespace(self) -> Namespace:
+        return Namespace(self.syntax)
+
+    def scope_at(self, offset: int) -> Scope:
+        """The scope of the code at an offset in the text."""
+        line = self.source.line_at(offset)
+        before = self.source.text[self.source.starts[line] : offset]
+        return self.namespace.at(line + 1, len(before.encode()))
 
     @cached_property
-    def global_scope(self) -> Scope:
-        return next(scope for scope in self.scopes.values() if scope is not None).globals
+    def _whole_strings(self) -> dict[ast.AST, ast.JoinedStr]:
+        """What stands in an f-string, with the f-string: before Python 3.12 a position in one may
+        be that of another place."""
+        return {
+            node: string
+            for string in ast.walk(self.syntax)
+            if isinstance(string, ast.JoinedStr)
+            for node in ast.walk(string)
+        }
+
+    def _span_of(self, node: ast.Name | ast.Constant) -> Span:
+        string = self._whole_strings.get(node)
+        if string is None:
+            return self._python_span(node)
+        whole = self._python_span(string)
+        if isinstance(node, ast.Name) and node.lineno <= len(self.source.lines):
+            span = self._python_span(node)
+            if whole.covers(span) and self._at(span) == node.id:
+                return span
+        return whole
+
+    def _at(self, span: Span) -> str:
+        return self.source.text[span.start : span.end]
 
     @cached_property
     def strings(self) -> list[cst.SimpleString]:
@@ -255,33 +274,3 @@ def bound_name(alias: cst.ImportAlias) -> str:
     """The name that an import binds: ``n`` in ``import m as n``, ``a`` in ``import a.b``."""
     name = alias.evaluated_alias or alias.evaluated_name
     return name.split(".")[0]
-
-
-def identifiers(expression: str) -> frozenset[str]:
-    """All names and attribute names in an expression; none where the text is not one."""
-    try:
-        tree = ast.parse(expression.strip(), mode="eval")
-    except (SyntaxError, ValueError):
-        return frozenset()
-    return frozenset(_identifiers(ast.walk(tree)))
-
-
-def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from identifiers(node.value)
-
-
-def _root_names(node: cst.BaseExpression) -> Iterator[str]:
-    if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
-        value = node.evaluated_value
-        yield from identifiers(value if isinstance(value, str) else "")
-        return
-    while isinstance(node, cst.Attribute | cst.Call):
-        node = node.value if isinstance(node, cst.Attribute) else node.func
-    if isinstance(node, cst.Name):
-        yield node.value

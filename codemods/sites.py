@@ -133,14 +133,14 @@ def names_in(expression: str) -> frozenset[str]:
 def check_names(parsed: Parsed, site: EditSite, imported: frozenset[str]) -> None:
     """RefusedEdit where a name of the new text would mean something else, or nothing."""
     edit = site.edit
-    scope = parsed.scopes.get(site.node) or parsed.global_scope
+    scope = parsed.scope_at(site.span.start)
     for name in sorted(names_in(edit.new)):
         if name in imported:
-            if parsed.local_binding(scope, name):
+            if parsed.namespace.is_local(scope, name):
                 raise RefusedEdit(
                     f"line {edit.line}: {name!r} is bound locally here and would hide the import."
                 )
-        elif name not in scope:
+        elif not parsed.namespace.is_defined(scope, name):
             raise RefusedEdit(
                 f"line {edit.line}: the replacement needs {name!r}, which is not defined here."
             )
