@@ -39,7 +39,8 @@ _ROOT_HINT = Hint(
         "sqrt": "",
         ".5": r"\*\*\s*\(?-?\s*0?\.5|-\s*0\.5",
         "rms": r"rms_?norm\s*\(",
-        "RMSNorm": r"\w\.RMSNorm\b|torch\.nn[\w.]* import .*RMSNorm",
+        ".RMSNorm": r"\.RMSNorm(?<=\w\.RMSNorm)\b",
+        "torch.nn": r"torch\.nn[\w.]* import .*RMSNorm",
     }
 )
 _MEAN_HINT = Hint(

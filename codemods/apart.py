@@ -11,6 +11,7 @@ import re
 from normport.codemods.flow import Flow
 from normport.codemods.model import Site
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.places import Place, Places, last
 from normport.codemods.products import products
 from normport.codemods.refusals import stated
@@ -66,7 +67,7 @@ class Apart:
                 if isinstance(first, ast.Constant) and first.value in _STANDARD_OPS:
                     return "a standard norm layer"
             if not place.is_class and name in _IR_DECORATORS:
-                text = ast.unparse(decorator)
+                text = spelled(decorator)
                 if "rms_norm" in text or "rms_norm" in place.node.name:
                     return "a standard norm op" if name == "register_op" else "an op's provider"
         if self.extends_standard(place):
@@ -112,7 +113,7 @@ class Apart:
                 text = self.module.qualified(_called(decorator)) or ""
                 if last(decorator) in _DEVICE_DECORATORS and not text.startswith(("torch", "jax")):
                     return True
-        for node in ast.walk(place.node):
+        for node in walk(place.node):
             if isinstance(node, ast.Call) and "sqrt" in last(node.func):
                 root = node.func
                 while isinstance(root, ast.Attribute):
@@ -146,7 +147,7 @@ class Apart:
         return any((self.module.qualified(b) or "").endswith("nn.Module") for b in place.node.bases)
 
     def _matches_norms(self, node: ast.AST) -> bool:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Call) and _FUSED.fullmatch(last(part.func)):
                 return True
             if isinstance(part, ast.Constant) and part.value in ("rsqrt", "rms_norm"):
@@ -156,7 +157,7 @@ class Apart:
 
 def words(node: ast.AST) -> set[str]:
     """Every bare name below ``node``."""
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
 
 
 def _called(node: ast.expr) -> ast.expr:

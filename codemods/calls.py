@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from normport.codemods.checks import Refused
 from normport.codemods.model import CallForm, Edit
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.outcomes import Outcome
 from normport.codemods.recognise import NotStandard
 from normport.codemods.values import Const, Input, Value
@@ -60,7 +61,7 @@ class CallReader:
 
     def change(self, call: ast.Call) -> CallChange:
         """What the call becomes; raises Refused."""
-        text = f"`{ast.unparse(call)}` in line {call.lineno}"
+        text = f"`{spelled(call)}` in line {call.lineno}"
         arguments = self._arguments(call)
         inputs = [a for a in arguments if a.position == 0]
         if len(inputs) != 1:
@@ -83,7 +84,7 @@ class CallReader:
         )
         for argument in rest:
             if not _is_inert(argument.node):
-                why = f"`{ast.unparse(argument.node)}` would not be evaluated as it is now"
+                why = f"`{spelled(argument.node)}` would not be evaluated as it is now"
                 raise Refused("NP208", f"{text} cannot be rewritten: {why}")
         form = _old_form(call, arguments)
         plain = f"{self._text(call.func)}({self._text(inputs[0].node)})"
@@ -106,7 +107,7 @@ class CallReader:
             given.append((keyword.value, place))
         spread = any(isinstance(a, ast.Starred) for a in call.args)
         if spread or any(k.arg is None for k in call.keywords):
-            text = f"`{ast.unparse(call)}` in line {call.lineno}"
+            text = f"`{spelled(call)}` in line {call.lineno}"
             raise Refused("NP208", f"{text} passes more than the input, spread with * or **")
         for node, place in given:
             name = order[place] if place < len(order) else ""
@@ -118,7 +119,7 @@ class CallReader:
         return found
 
     def _check_single(self, call: ast.Call) -> None:
-        text, where = ast.unparse(call.func), f"in line {call.lineno}"
+        text, where = spelled(call.func), f"in line {call.lineno}"
         outer = self.module.parents[call]
         if isinstance(outer, ast.Assign) and any(
             isinstance(t, ast.Tuple | ast.List) for t in outer.targets
@@ -134,7 +135,7 @@ class CallReader:
         text = self._text(second.node) if second is not None else "None"
         new_form = f"(norm(x), {second.word if second is not None else None})"
         if found.second is not None and second is None:
-            text = f"`{ast.unparse(call)}` in line {call.lineno}"
+            text = f"`{spelled(call)}` in line {call.lineno}"
             raise Refused("NP208", f"{text} gets back a default of the class's forward")
         outer = self.module.parents[call]
         if isinstance(outer, ast.Subscript) and outer.value is call:
@@ -162,7 +163,7 @@ class CallReader:
         assert function is not None
         read = any(
             isinstance(n, ast.Name) and n.id == target.id and isinstance(n.ctx, ast.Load)
-            for n in ast.walk(function)
+            for n in walk(function)
         )
         return target.id == second or (target.id == "_" and not read)
 
@@ -176,7 +177,7 @@ class CallReader:
     ) -> CallChange:
         """The class adds as the standard layer does, which may write into what it is given."""
         assert second is not None, "only a tensor that the call passes is added"
-        text = f"`{ast.unparse(call)}` in line {call.lineno}"
+        text = f"`{spelled(call)}` in line {call.lineno}"
         outer = self.module.parents[call]
         targets: set[str] = set()
         if isinstance(outer, ast.Assign) and len(outer.targets) == 1 and outer.value is call:
@@ -203,7 +204,7 @@ class CallReader:
         """Where the function keeps one of the tensors under another name, in so many words."""
         function = self.module.enclosing(call, ast.FunctionDef, ast.AsyncFunctionDef)
         assert function is not None
-        for node in ast.walk(function):
+        for node in walk(function):
             if not isinstance(node, ast.Name) or node.id not in names:
                 continue
             parent = self.module.parents[node]
@@ -229,12 +230,12 @@ class CallReader:
             and n.id == node.id
             and isinstance(n.ctx, ast.Store)
             and node.lineno < n.lineno < call.lineno
-            for n in ast.walk(function)
+            for n in walk(function)
         )
 
     def _text(self, node: ast.expr) -> str:
         text = self.module.segment(node)
-        return ast.unparse(node) if "\n" in text or "\r" in text else text
+        return spelled(node) if "\n" in text or "\r" in text else text
 
     def _edit(self, node: ast.expr, new: str) -> Edit:
         return Edit(node.lineno, self.module.column(node), self.module.segment(node), new)
@@ -263,7 +264,7 @@ def _is_inert(node: ast.expr) -> bool:
     """Whether it makes no difference when, or how often, the expression is evaluated."""
     return all(
         isinstance(part, ast.Name | ast.Attribute | ast.Constant | ast.expr_context)
-        for part in ast.walk(node)
+        for part in walk(node)
     )
 
 

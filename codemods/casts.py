@@ -10,6 +10,7 @@ import ast
 
 from normport.codemods.instances import is_module
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled
 
 _CASTS = ("half", "bfloat16", "float", "double", "to", "type")
 
@@ -48,10 +49,10 @@ def module_cast(module: ModuleInfo) -> int | None:
 def _is_assigned_back(module: ModuleInfo, call: ast.Call, owner: ast.expr) -> bool:
     """``self.part = self.part.half()``; of a plain name that is how a tensor is converted."""
     outer = module.parents[call]
-    text = ast.unparse(owner)
+    text = spelled(owner)
     if not text.startswith("self."):
         return False
-    return isinstance(outer, ast.Assign) and [ast.unparse(t) for t in outer.targets] == [text]
+    return isinstance(outer, ast.Assign) and [spelled(t) for t in outer.targets] == [text]
 
 
 def _may_be_dtype(call: ast.Call) -> bool:

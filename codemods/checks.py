@@ -9,6 +9,7 @@ from normport.codemods.casts import module_cast
 from normport.codemods.input_dtypes import converted_input
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.parameters import dtype_reading, replaced_data
 from normport.codemods.uses import Binding
 from normport.codemods.values import Const, Source, Unknown, Weight
@@ -70,11 +71,11 @@ def check_class(
     modules: the files whose uses of its methods count.
     """
     if node.decorator_list:
-        text = ast.unparse(node.decorator_list[0])
+        text = spelled(node.decorator_list[0])
         raise Refused("NP211", f"it is decorated with @{text}", computes)
     bases = [home.qualified(base) for base in node.bases]
     if bases != ["torch.nn.Module"] or node.keywords:
-        text = ", ".join(ast.unparse(base) for base in node.bases) or "nothing"
+        text = ", ".join(spelled(base) for base in node.bases) or "nothing"
         raise Refused("NP211", f"it inherits from {text}, not from nn.Module alone", computes)
     for module in modules:
         walked = walked_use(module, node)
@@ -89,7 +90,7 @@ def _check_body(
     module: ModuleInfo, node: ast.ClassDef, reached: set[str], computes: Computes
 ) -> None:
     """Nothing but the constructor, forward, what they call, and how it prints."""
-    inside = set(ast.walk(node))
+    inside = set(walk(node))
     names: list[str] = []
     for statement in node.body:
         if isinstance(statement, ast.FunctionDef):
@@ -113,7 +114,7 @@ def _check_body(
             why = f"its method {name} has a meaning of its own to whoever calls it"
             raise Refused("NP211", why, computes)
         if statement.decorator_list and name in ("__init__", "forward"):
-            text = ast.unparse(statement.decorator_list[0])
+            text = spelled(statement.decorator_list[0])
             raise Refused("NP211", f"its {name} is decorated with @{text}", computes)
 
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.uses import Objection, within
 
 
@@ -73,7 +74,7 @@ def class_objection(module: ModuleInfo, name: str, uses: ClassUses) -> Objection
     if not module.means_one_thing(name):
         star = star_import(module)
         if star is not None:
-            text = ast.unparse(star)
+            text = spelled(star)
             why = f"`{text}` in line {star.lineno} may bind {name}; import the names it is for"
             return Objection("NP221", why)
         return Objection("NP221", f"the name {name} is bound more than once in this file")
@@ -106,14 +107,14 @@ def _asked_name(module: ModuleInfo, name: str) -> int | None:
         *module.attributes.get("__qualname__", []),
     ):
         owner = attribute.value
-        if isinstance(owner, ast.Call) and ast.unparse(owner.func) == "type" and owner.args:
+        if isinstance(owner, ast.Call) and spelled(owner.func) == "type" and owner.args:
             asked: ast.expr = owner.args[0]
         elif isinstance(owner, ast.Attribute) and owner.attr == "__class__":
             asked = owner.value
         else:
             continue
         parent = module.parents[attribute]
-        if ast.unparse(asked) == "self" or not isinstance(
+        if spelled(asked) == "self" or not isinstance(
             parent, ast.Compare | ast.Attribute | ast.Subscript
         ):
             continue
@@ -124,7 +125,7 @@ def _asked_name(module: ModuleInfo, name: str) -> int | None:
             outer = module.parents[outer]
         words = [
             part.value.lower()
-            for part in ast.walk(outer)
+            for part in walk(outer)
             if isinstance(part, ast.Constant) and isinstance(part.value, str)
         ]
         known = (name.lower(), *standard)
@@ -146,6 +147,6 @@ def _exported(module: ModuleInfo, constant: ast.Constant) -> bool:
     if constant in module.annotated:
         return True
     statement = module.enclosing(constant, ast.stmt)
-    return isinstance(statement, ast.Assign | ast.AugAssign) and "__all__" in ast.unparse(
+    return isinstance(statement, ast.Assign | ast.AugAssign) and "__all__" in spelled(
         statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
     )

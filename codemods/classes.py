@@ -17,6 +17,7 @@ from normport.codemods.layer_sizes import Homes
 from normport.codemods.made import asks_no_gradient, placed_weight
 from normport.codemods.model import Computes, Edit, Site
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import walk
 from normport.codemods.outcomes import Outcome
 from normport.codemods.planning import with_word
 from normport.codemods.reading import NormReader
@@ -347,9 +348,9 @@ class ClassReader:
     def _annotations(self, bound: Binding, target: Target) -> list[Edit]:
         """Edits of the class's name in annotations of the attribute."""
         edits: list[Edit] = []
-        for node in ast.walk(bound.owner):
+        for node in walk(bound.owner):
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Attribute):
                 continue
             if node.target.attr == bound.attribute:
-                edits += renamed(self.module, ast.walk(node.annotation), self.name, target.layer)
+                edits += renamed(self.module, walk(node.annotation), self.name, target.layer)
         return edits

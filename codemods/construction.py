@@ -10,6 +10,7 @@ from normport.codemods.checks import Refused
 from normport.codemods.expressions import bind_values
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.values import Const, Source, Unknown, Value
 
 
@@ -36,7 +37,7 @@ def default(home: ModuleInfo, node: ast.expr) -> Value:
         constant = home.constants.get(name)
         if isinstance(constant, ast.Constant) and home.means_one_thing(name):
             return Const(constant.value, text=home.segment(constant))
-        return Unknown(f"the default `{ast.unparse(node)}`")
+        return Unknown(f"the default `{spelled(node)}`")
 
 
 def construct(
@@ -84,7 +85,7 @@ def construct(
 def check_arguments(module: ModuleInfo, call: ast.Call, target: str, computes: Computes) -> None:
     """Every argument that may do something is evaluated once, as before."""
     for _, argument in _arguments(module, call)[0]:
-        acts = [n for n in ast.walk(argument) if isinstance(n, ast.Call | ast.NamedExpr)]
+        acts = [n for n in walk(argument) if isinstance(n, ast.Call | ast.NamedExpr)]
         acts = [n for n in acts if not _only_looks(n)]
         text = module.segment(argument)
         if acts and target.count(text) != 1:
@@ -159,7 +160,7 @@ def _assigned(module: ModuleInfo, call: ast.Call, name: ast.Name) -> ast.expr | 
     function = module.enclosing(call, ast.FunctionDef, ast.AsyncFunctionDef)
     stores = [
         node
-        for node in ast.walk(function or module.tree)
+        for node in walk(function or module.tree)
         if isinstance(node, ast.Name) and node.id == name.id and not isinstance(node.ctx, ast.Load)
     ]
     if len(stores) != 1:
@@ -174,4 +175,4 @@ def _value(module: ModuleInfo, node: ast.expr, param: str) -> Value:
         return Const(ast.literal_eval(node), param, module.segment(node))
     except (ValueError, SyntaxError):
         text = module.segment(node)
-        return Source(text if "\n" not in text else ast.unparse(node), param)
+        return Source(text if "\n" not in text else spelled(node), param)

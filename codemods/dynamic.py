@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 from normport.codemods.instances import built_from
 from normport.codemods.module_info import ModuleInfo, stored_names
-from normport.codemods.nodes import SCOPES
+from normport.codemods.nodes import SCOPES, spelled, walk
 
 _BY_NAME = ("getattr", "setattr", "delattr")
 _BY_STRING = (
@@ -42,7 +42,7 @@ def named_access(
         loose = [name for name in module.names.get(word, []) if isinstance(name.ctx, ast.Load)]
         for part in (*module.attributes.get(word, []), *loose):
             outer = module.parents[part]
-            if attribute in re.findall(r"\w+", ast.unparse(outer)):
+            if attribute in re.findall(r"\w+", spelled(outer)):
                 return part if not isinstance(outer, ast.expr) else outer
     return next(_walked_calls(module), None)
 
@@ -67,10 +67,10 @@ def _walked_calls(module: ModuleInfo) -> Iterator[ast.Call]:
                 body = module.parents[outer]
             if not isinstance(outer, ast.For | ast.comprehension) or body is None:
                 continue
-            if not any(part is attribute for part in ast.walk(outer.iter)):
+            if not any(part is attribute for part in walk(outer.iter)):
                 continue
             names = stored_names(outer.target)
-            for call in ast.walk(body):
+            for call in walk(body):
                 match call:
                     case ast.Call(func=ast.Name(id=name)):
                         if name in names and not _passes_one(call):

@@ -6,6 +6,7 @@ import ast
 import sys
 
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import walk
 
 # Modules that are imported anyway where a vLLM model is, or have no effect when imported.
 QUIET = sys.stdlib_module_names | {"einops", "numpy", "torch", "transformers"}
@@ -39,7 +40,7 @@ def is_quiet(name: str) -> bool:
 
 def looks_names_up(tree: ast.Module) -> bool:
     """Whether the code has something that can reach any name of the file while it runs."""
-    return any(_looks_up(node) for node in ast.walk(tree)) or _calls_sys_modules(tree)
+    return any(_looks_up(node) for node in walk(tree)) or _calls_sys_modules(tree)
 
 
 def _looks_up(node: ast.AST) -> bool:
@@ -58,10 +59,10 @@ def _looks_up(node: ast.AST) -> bool:
 
 def _calls_sys_modules(tree: ast.Module) -> bool:
     """Whether ``modules`` of anything is read: that of a ``nn.Module`` is called instead."""
-    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    called = {node.func for node in walk(tree) if isinstance(node, ast.Call)}
     return any(
         isinstance(node, ast.Attribute) and node.attr == "modules" and node not in called
-        for node in ast.walk(tree)
+        for node in walk(tree)
     )
 
 
@@ -71,7 +72,7 @@ def has_effect(module: ModuleInfo, node: ast.FunctionDef | ast.ClassDef) -> bool
         return True
     if isinstance(node, ast.FunctionDef):
         run: list[ast.AST] = [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]
-        return any(isinstance(part, ast.Call) for one in run for part in ast.walk(one))
+        return any(isinstance(part, ast.Call) for one in run for part in walk(one))
     if node.keywords:
         return True
     for base in node.bases:
@@ -94,7 +95,7 @@ def _acts(module: ModuleInfo, node: ast.stmt) -> bool:
         case ast.FunctionDef():
             return False
         case ast.Assign() | ast.AnnAssign():
-            calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+            calls = [part for part in walk(node) if isinstance(part, ast.Call)]
             return any(module.qualified(call.func) != "dataclasses.field" for call in calls)
         case ast.Pass() | ast.Expr(value=ast.Constant()):
             return False

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from normport.codemods.expressions import BINARY, Expressions, is_super, truth
 from normport.codemods.module_info import ModuleInfo, stored_names
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.values import (
     Const,
     Factory,
@@ -144,7 +145,7 @@ class Evaluator(Expressions):
                     self._assign(node.target, self._eval(node.value, env), env)
             case ast.AugAssign():
                 kind = BINARY.get(type(node.op))
-                load = ast.parse(ast.unparse(node.target), mode="eval").body
+                load = ast.parse(spelled(node.target), mode="eval").body
                 left, right = self._eval(load, env), self._eval(node.value, env)
                 if kind is None:
                     self._assign(node.target, Unknown("an augmented assignment"), env)
@@ -170,7 +171,7 @@ class Evaluator(Expressions):
         stored = {name: env.get(name) for name in stored_names(node)}
         for name, value in stored.items():
             env[name] = _either(why, [value])
-        if any(isinstance(n, ast.Return) for n in ast.walk(node)):
+        if any(isinstance(n, ast.Return) for n in walk(node)):
             raise _Return(_either(why, list(stored.values())))
 
     def _branch(self, node: ast.If, env: dict[str, Value]) -> None:
@@ -185,7 +186,7 @@ class Evaluator(Expressions):
     def _both(self, node: ast.If, env: dict[str, Value]) -> None:
         """A branch that is not decided: what it stores is not known, but what went into it is
         kept, so that a norm behind it is still seen (and refused)."""
-        why = f"a branch on `{ast.unparse(node.test)}` in line {node.lineno}"
+        why = f"a branch on `{spelled(node.test)}` in line {node.lineno}"
         self.instance.notes.append(why)
         attributes = dict(self.instance.attributes)
         outcomes: list[dict[str, Value]] = []
@@ -225,7 +226,7 @@ class Evaluator(Expressions):
                     self.instance.notes.append(f"an assignment to `self.{target.attr}` in forward")
                 self.instance.attributes[target.attr] = _named(value, target.attr)
             case _:
-                self.instance.notes.append(f"an assignment to `{ast.unparse(target)}`")
+                self.instance.notes.append(f"an assignment to `{spelled(target)}`")
 
     def _effect(self, node: ast.expr, env: dict[str, Value]) -> None:
         """An expression statement: only what registers parameters has an effect we follow."""
@@ -255,7 +256,7 @@ class Evaluator(Expressions):
                 self._eval(node, env)
                 return
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = spelled(node.func)
             called = self.module.qualified(node.func) or name
             if called.startswith("torch.nn.init."):
                 self._initialise(called.rsplit(".", 1)[1], node, env)
@@ -290,11 +291,9 @@ def _named(value: Value, name: str) -> Value:
 def _stored_attributes(node: ast.AST) -> set[str]:
     """Attributes of self that a statement may set, also through register_parameter."""
     found = {
-        n.attr
-        for n in ast.walk(node)
-        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+        n.attr for n in walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
     }
-    for call in ast.walk(node):
+    for call in walk(node):
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled
 from normport.codemods.tensor_calls import call_module, call_tensor, promote
 from normport.codemods.values import (
     Const,
@@ -60,7 +61,7 @@ class Expressions:
                     return self._power(left, right)
                 kind = BINARY.get(type(node.op))
                 if kind is None:
-                    return Unknown(f"`{ast.unparse(node)}`")
+                    return Unknown(f"`{spelled(node)}`")
                 return self._binary(kind, left, right)
             case ast.UnaryOp(op=ast.Not()):
                 answer = truth(self._eval(node.operand, env))
@@ -79,22 +80,22 @@ class Expressions:
             case ast.IfExp():
                 test = truth(self._eval(node.test, env))
                 if test is None:
-                    return Unknown(f"`{ast.unparse(node.test)}` is not known")
+                    return Unknown(f"`{spelled(node.test)}` is not known")
                 return self._eval(node.body if test else node.orelse, env)
             case ast.Starred():
-                return Unknown(f"`{ast.unparse(node)}`")
+                return Unknown(f"`{spelled(node)}`")
             case ast.Tuple() | ast.List():
                 return Items(tuple(self._eval(e, env) for e in node.elts))
             case ast.Subscript():
                 value = self._eval(node.value, env)
                 if isinstance(value, Tensor):
-                    return Op(value.dtype, "slice", (value,), ast.unparse(node.slice))
+                    return Op(value.dtype, "slice", (value,), spelled(node.slice))
                 index = self._eval(node.slice, env)
                 if isinstance(value, Items) and isinstance(index, Const):
                     return _item(value, index.value)
-                return Unknown(f"`{ast.unparse(node)}`")
+                return Unknown(f"`{spelled(node)}`")
             case _:
-                return Unknown(f"`{ast.unparse(node)}`")
+                return Unknown(f"`{spelled(node)}`")
 
     def _name(self, name: str, env: dict[str, Value]) -> Value:
         if name in env:
@@ -140,7 +141,7 @@ class Expressions:
         if isinstance(owner, Source):
             primary = owner.text if _is_primary(owner.text) else f"({owner.text})"
             return Source(f"{primary}.{node.attr}", owner.param)
-        return Unknown(f"`{ast.unparse(node)}`")
+        return Unknown(f"`{spelled(node)}`")
 
     def _module_attribute(self, name: str) -> Value:
         if name in ("torch.float32", "torch.float"):
@@ -162,18 +163,18 @@ class Expressions:
         function = self._eval(node.func, env)
         if isinstance(function, Function) and not spread:
             return self._call_function(function, arguments, keywords)
-        name = function.name if isinstance(function, Module) else ast.unparse(node.func)
+        name = function.name if isinstance(function, Module) else spelled(node.func)
         if name.split(".")[0] not in (*_PURE, "torch", "math"):
             self.instance.notes.append(f"a call of `{name}` in line {node.lineno}")
         if isinstance(function, Module) and not spread:
             return call_module(function.name, arguments, keywords)
-        return Unknown(f"the call `{ast.unparse(node)}`")
+        return Unknown(f"the call `{spelled(node)}`")
 
     def _call_function(
         self, function: Function, arguments: list[Value], keywords: dict[str, Value]
     ) -> Value:
         node = function.node
-        decorators = {ast.unparse(d).split("(")[0] for d in node.decorator_list}
+        decorators = {spelled(d).split("(")[0] for d in node.decorator_list}
         if decorators - {"torch.compile", "staticmethod", "torch.no_grad", "torch.jit.script"}:
             return Unknown(f"the decorated function {node.name}")
         if function.bound and "staticmethod" not in decorators:
@@ -209,7 +210,7 @@ class Expressions:
         if isinstance(node.ops[0], ast.Is | ast.IsNot) and right == Const(None):
             answer = left == Const(None)
             if isinstance(left, Source | Unknown | Module):
-                return Unknown(f"`{ast.unparse(node)}`")
+                return Unknown(f"`{spelled(node)}`")
             return Const(answer if isinstance(node.ops[0], ast.Is) else not answer)
         if isinstance(left, Const) and isinstance(right, Const):
             if isinstance(node.ops[0], ast.Eq):
@@ -219,7 +220,7 @@ class Expressions:
         same = isinstance(left, DType) and left == right and left.name != "other"
         if same and isinstance(node.ops[0], ast.Eq | ast.NotEq):
             return Const(isinstance(node.ops[0], ast.Eq))
-        return Unknown(f"`{ast.unparse(node)}`")
+        return Unknown(f"`{spelled(node)}`")
 
     def _bool(self, node: ast.BoolOp, env: dict[str, Value]) -> Value:
         stop = isinstance(node.op, ast.Or)
@@ -228,7 +229,7 @@ class Expressions:
             last = self._eval(operand, env)
             answer = truth(last)
             if answer is None:
-                return Unknown(f"`{ast.unparse(node)}`")
+                return Unknown(f"`{spelled(node)}`")
             if answer is stop:
                 return last
         return last

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 
 from normport.codemods.flow_expressions import FlowExpressions, Opaque, Step
+from normport.codemods.nodes import spelled
 from normport.codemods.values import (
     Cast,
     Const,
@@ -138,7 +139,7 @@ class Flow(FlowExpressions):
                         item = self._opaque("")
                     self._assign(element, item, env)
             case ast.Subscript() | ast.Attribute():
-                env[ast.unparse(target)] = value
+                env[spelled(target)] = value
             case ast.Starred():
                 self._assign(target.value, self._opaque(""), env)
             case _:

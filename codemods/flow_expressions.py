@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from normport.codemods.expressions import BINARY, bind_values
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled
 from normport.codemods.tensor_calls import RMS_NORMS, call_tensor, cast, promote, rms_norm
 from normport.codemods.values import (
     Cast,
@@ -174,7 +175,7 @@ class FlowExpressions:
             return self._attribute(node, env)
         if isinstance(node, ast.Subscript):
             owner = self._eval(node.value, env)
-            text = ast.unparse(node)
+            text = spelled(node)
             if text in env:
                 return env[text]
             index = node.slice
@@ -183,7 +184,7 @@ class FlowExpressions:
                 if isinstance(number, int) and -len(owner.values) <= number < len(owner.values):
                     return owner.values[number]
             if isinstance(owner, Tensor):
-                detail = ast.unparse(index)
+                detail = spelled(index)
                 kind = "reshape" if "None" in detail else "slice"
                 return Op(owner.dtype, kind, (owner,), detail)
         return self._opaque("")
@@ -199,7 +200,7 @@ class FlowExpressions:
         return self._opaque(name)
 
     def _attribute(self, node: ast.Attribute, env: dict[str, Value]) -> Value:
-        text = ast.unparse(node)
+        text = spelled(node)
         if text in env:
             return env[text]
         if (self.module.qualified(node) or "").startswith("torch."):
@@ -258,7 +259,7 @@ class FlowExpressions:
             return first
         operands = (*arguments, *keywords.values())
         if isinstance(function, ast.Attribute) or any(isinstance(o, Tensor) for o in operands):
-            return Op("input", f"call:{ast.unparse(function)}", operands, self._part())
+            return Op("input", f"call:{spelled(function)}", operands, self._part())
         return self._opaque("")
 
     def _method(

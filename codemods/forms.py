@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from normport.codemods.model import CallForm
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 
 _PLAIN = "norm(x)"
 _CASTS = {
@@ -79,7 +80,7 @@ class _Reader:
     def _assigned(self, name: str) -> list[tuple[ast.expr, bool]]:
         """What is assigned to ``name`` above the call; and whether it is a part of a tuple."""
         found: list[tuple[ast.expr, bool]] = []
-        for part in ast.walk(self.function) if self.function is not None else ():
+        for part in walk(self.function) if self.function is not None else ():
             if not isinstance(part, ast.Assign) or part.lineno >= self.line:
                 continue
             for target in part.targets:
@@ -171,7 +172,7 @@ class _Reader:
             return None
         if cut.lower is not None or cut.step is not None:
             return None
-        end = ast.unparse(cut.upper) if cut.upper is not None else "0"
+        end = spelled(cut.upper) if cut.upper is not None else "0"
         if not end.lstrip("-").isdigit():
             return None
         whole = self.rank(shape.value, steps)
@@ -215,7 +216,7 @@ def _values(call: ast.Call) -> Iterator[ast.expr]:
 
 def _named_dtype(node: ast.expr) -> set[str]:
     """What ``.to(node)`` may convert to; nothing where ``node`` is a device."""
-    text = ast.unparse(node)
+    text = spelled(node)
     if isinstance(node, ast.Constant) or "device" in text:
         return set()
     if text.startswith("torch."):
@@ -225,7 +226,7 @@ def _named_dtype(node: ast.expr) -> set[str]:
 
 
 def _is_torch(node: ast.expr) -> bool:
-    return ast.unparse(node) in ("torch", "F", "nn.functional", "torch.nn.functional")
+    return spelled(node) in ("torch", "F", "nn.functional", "torch.nn.functional")
 
 
 def _is_call(node: ast.expr, names: set[str]) -> bool:
@@ -237,4 +238,4 @@ def _is_call(node: ast.expr, names: set[str]) -> bool:
 
 
 def _is_minus_one(node: ast.expr) -> bool:
-    return ast.unparse(node) == "-1"
+    return spelled(node) == "-1"

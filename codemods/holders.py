@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import walk
 from normport.codemods.uses import Binding, binding
 
 _LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
@@ -60,7 +61,7 @@ def _only_load(module: ModuleInfo, target: ast.Name) -> ast.Name | None:
     function = module.enclosing(target, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     if not isinstance(function, ast.FunctionDef):
         return None
-    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == target.id]
+    uses = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == target.id]
     loads = [n for n in uses if isinstance(n.ctx, ast.Load)]
     plain = all(n is target for n in uses if not isinstance(n.ctx, ast.Load))
     own = module.enclosing(loads[0], ast.FunctionDef, ast.Lambda) if loads else None

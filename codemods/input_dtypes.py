@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from normport.codemods.instances import built_from
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import walk
 from normport.codemods.stored import FUNCTIONS, parameter, stored_value, values_of
 from normport.codemods.uses import Binding, attribute_calls, family, site_calls
 
@@ -176,7 +177,7 @@ class _Flow:
                     yield method
 
     def _gives(self, function: ast.AST) -> bool:
-        returns = [n.value for n in ast.walk(function) if isinstance(n, ast.Return | ast.Yield)]
+        returns = [n.value for n in walk(function) if isinstance(n, ast.Return | ast.Yield)]
         return any(self.odd(value) for value in returns if value is not None)
 
     def _parameter(self, function: ast.AST, name: str) -> bool:

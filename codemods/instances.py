@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.stored import FUNCTIONS, parameter, stored_value, values_of
 
 # Methods of a module that give the module itself.
@@ -104,7 +105,7 @@ class _Instances:
                 return any(self._counts(node) for node in classes)
             made = self.module.functions.get(name)
             if made is not None:
-                returns = [n.value for n in ast.walk(made) if isinstance(n, ast.Return) and n.value]
+                returns = [n.value for n in walk(made) if isinstance(n, ast.Return) and n.value]
                 return self._any(returns, steps)
         else:
             return False  # what a call gives is called: that runs a module
@@ -118,11 +119,11 @@ class _Instances:
             return node.name in self.names
         bases = {_last_word(base) for base in node.bases}
         return bool(bases - _NO_MODULES) and not any(
-            "dataclass" in ast.unparse(decorator) for decorator in node.decorator_list
+            "dataclass" in spelled(decorator) for decorator in node.decorator_list
         )
 
     def _is_type(self, annotation: ast.expr | None) -> bool:
-        for part in ast.walk(annotation) if annotation is not None else ():
+        for part in walk(annotation) if annotation is not None else ():
             if isinstance(part, ast.Name | ast.Attribute):
                 if self.module.qualified(part) == "torch.nn.Module" and self.names is None:
                     return True

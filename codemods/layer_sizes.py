@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from normport.codemods.checks import Refused
 from normport.codemods.construction import construct
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled
 from normport.codemods.outcomes import Outcome
 from normport.codemods.reading import NormReader
 from normport.codemods.subclasses import inherited
@@ -66,14 +67,14 @@ def output_size(module: ModuleInfo, call: ast.Call, homes: Homes) -> OutputSize 
     if layer is None:
         return _local_norm(module, call, homes)
     keywords = {k.arg: k.value for k in call.keywords}
-    if layer.gathers and ast.unparse(keywords.get("gather_output", call)) != "True":
+    if layer.gathers and spelled(keywords.get("gather_output", call)) != "True":
         return OutputSize(None, pair=True)
     if any(isinstance(argument, ast.Starred) for argument in call.args):
         return None
     size = keywords.get(layer.keyword)
     if size is None and len(call.args) > layer.position:
         size = call.args[layer.position]
-    pair = layer.pair and ast.unparse(keywords.get("return_bias", call)) != "False"
+    pair = layer.pair and spelled(keywords.get("return_bias", call)) != "False"
     return OutputSize(size, pair)
 
 

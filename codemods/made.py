@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.values import Const, Value
 
 
@@ -17,13 +18,13 @@ def placed_weight(init: ast.FunctionDef | None, values: Mapping[str, Value]) -> 
         value = values.get(node.id) if isinstance(node, ast.Name) else None
         absent = isinstance(node, ast.Constant) and node.value is None
         if not absent and value != Const(None):
-            return ast.unparse(node)
+            return spelled(node)
     return None
 
 
 def asks_no_gradient(init: ast.FunctionDef | None) -> bool:
     """Whether a parameter is made with ``requires_grad=False``, or made so later."""
-    parts = list(ast.walk(init)) if init is not None else []
+    parts = list(walk(init)) if init is not None else []
     switched = any(isinstance(p, ast.Attribute) and p.attr == "requires_grad_" for p in parts)
     return switched or any(
         isinstance(node, ast.Constant) and node.value is False
@@ -32,6 +33,6 @@ def asks_no_gradient(init: ast.FunctionDef | None) -> bool:
 
 
 def _keywords(init: ast.FunctionDef | None, name: str) -> Iterator[ast.expr]:
-    for part in ast.walk(init) if init is not None else ():
+    for part in walk(init) if init is not None else ():
         if isinstance(part, ast.keyword) and part.arg == name:
             yield part.value

@@ -15,6 +15,7 @@ from normport.codemods.nodes import (
     bound_names,
     imported_names,
     index,
+    walk,
 )
 
 N = TypeVar("N", bound=ast.AST)
@@ -139,7 +140,7 @@ class ModuleInfo:
         for function in (*self.each(ast.FunctionDef), *self.each(ast.AsyncFunctionDef)):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.returns:
                 roots.append(function.returns)
-        return {node for root in roots for node in ast.walk(root)}
+        return {node for root in roots for node in walk(root)}
 
     def bind(self, target: ast.expr, value: ast.expr) -> None:
         """Note a top-level assignment."""
@@ -206,6 +207,4 @@ def read_module(text: str) -> ModuleInfo:
 
 def stored_names(node: ast.AST) -> set[str]:
     """Names that ``node`` assigns to, at any depth."""
-    return {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    return {n.id for n in walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from normport.codemods.nodes import bound_names, children, imported_names
+from normport.codemods.nodes import bound_names, children, imported_names, walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -189,7 +189,7 @@ def identifiers(expression: str) -> frozenset[str]:
         tree = ast.parse(expression.strip(), mode="eval")
     except (SyntaxError, ValueError):
         return frozenset()
-    return frozenset(_identifiers(ast.walk(tree)))
+    return frozenset(_identifiers(walk(tree)))
 
 
 def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -219,8 +219,8 @@ def _extent(node: ast.AST | None) -> Iterator[tuple[Position, Position]]:
 
 
 def _start(node: ast.AST) -> Position:
-    decorators = getattr(node, "decorator_list", None)
-    first = decorators[0] if decorators else node
+    first = next(iter(getattr(node, "decorator_list", ())), node)
+    assert isinstance(first, ast.expr | ast.stmt)
     return first.lineno, first.col_offset
 
 

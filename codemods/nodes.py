@@ -51,6 +51,39 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
             yield value
 
 
+def walk(tree: ast.AST) -> Iterator[ast.AST]:
+    """``tree`` and every node below it, in the order of ``ast.walk``; operators and contexts left
+    out."""
+    queue = deque([tree])
+    take, put, fields, tree_node = queue.popleft, queue.append, _fields, ast.AST
+    while queue:
+        node = take()
+        yield node
+        kind = node.__class__
+        for name in fields[kind] if kind in fields else _fields_of(kind):
+            value = getattr(node, name)
+            if value.__class__ is list:
+                for item in value:
+                    if isinstance(item, tree_node):
+                        put(item)
+            elif isinstance(value, tree_node):
+                put(value)
+
+
+def spelled(node: ast.AST) -> str:
+    """What ``ast.unparse`` returns; it takes its time even for a dotted name, and most are."""
+    if isinstance(node, ast.Name):
+        return node.id
+    parts: list[str] = []
+    inner = node
+    while isinstance(inner, ast.Attribute):
+        parts.append(inner.attr)
+        inner = inner.value
+    if isinstance(inner, ast.Name):
+        return ".".join([inner.id, *reversed(parts)])
+    return ast.unparse(node)
+
+
 def index(tree: ast.AST, *, breadth_first: bool = False) -> tuple[dict[ast.AST, ast.AST], Kinds]:
     """The parent of every node below ``tree``, and the nodes of each kind, in the same order.
 

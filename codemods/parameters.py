@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from normport.codemods.instances import is_module
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.stored import stored_value, values_of
 from normport.codemods.uses import Binding
 
@@ -22,25 +23,25 @@ def replaced_data(module: ModuleInfo, bound: Binding) -> tuple[str, int] | None:
     """
     for attribute in module.attributes.get("data", []):
         if isinstance(attribute.ctx, ast.Store) and _may_be(module, attribute.value, bound):
-            return ast.unparse(attribute), attribute.lineno
+            return spelled(attribute), attribute.lineno
     for attribute in module.attributes.get("weight", []):
         owner = attribute.value
-        known = isinstance(owner, ast.Attribute) or ast.unparse(owner) == "self"
+        known = isinstance(owner, ast.Attribute) or spelled(owner) == "self"
         if isinstance(attribute.ctx, ast.Store) and not known:
-            return ast.unparse(attribute), attribute.lineno
+            return spelled(attribute), attribute.lineno
     for word in ("_parameters", "set_", "load_state_dict", "swap_tensors"):
         for attribute in module.attributes.get(word, []):
             call = module.parents[attribute]
             assigns = isinstance(call, ast.Call) and any(k.arg == "assign" for k in call.keywords)
             if word != "load_state_dict" or assigns:
-                return ast.unparse(call), attribute.lineno
+                return spelled(call), attribute.lineno
     for name in module.names.get("setattr", []):
         call = module.parents[name]
         if isinstance(call, ast.Call) and call.func is name and len(call.args) == 3:
             key = call.args[1]
             other = isinstance(key, ast.Constant) and key.value != "weight"
-            if not other and "Parameter" in ast.unparse(call.args[2]):
-                return ast.unparse(call), call.lineno
+            if not other and "Parameter" in spelled(call.args[2]):
+                return spelled(call), call.lineno
     return None
 
 
@@ -69,17 +70,17 @@ def dtype_reading(module: ModuleInfo) -> tuple[str, int] | None:
             for listing in _listings(module, attribute.value):
                 owner = listing.value
                 if is_module(module, owner) and not _starts_otherwise(module, owner):
-                    return ast.unparse(attribute), attribute.lineno
+                    return spelled(attribute), attribute.lineno
             match attribute.value:
                 case ast.Attribute(value=ast.Name(id=name) as variable, attr="weight"):
                     if name != "self" and is_module(module, variable):
-                        return ast.unparse(attribute), attribute.lineno
+                        return spelled(attribute), attribute.lineno
     return None
 
 
 def _listings(module: ModuleInfo, node: ast.expr, steps: int = 4) -> Iterator[ast.Attribute]:
     """The ``x.parameters`` that a tensor comes from."""
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Attribute) and part.attr in _LISTINGS:
             call = module.parents[part]
             if isinstance(call, ast.Call) and call.func is part:
@@ -98,16 +99,16 @@ def _starts_otherwise(module: ModuleInfo, owner: ast.expr) -> bool:
         return False
     node = module.enclosing(owner, ast.ClassDef)
     assert isinstance(node, ast.ClassDef), "self is seen to be a module"
-    bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    bases = {spelled(base).rpartition(".")[2] for base in node.bases}
     init = next((n for n in node.body if getattr(n, "name", "") == "__init__"), None)
     if bases & set(module.classes) or not isinstance(init, ast.FunctionDef):
         return False
     for statement in init.body:
-        stores = [n for n in ast.walk(statement) if isinstance(n, ast.Attribute)]
+        stores = [n for n in walk(statement) if isinstance(n, ast.Attribute)]
         stores = [n for n in stores if isinstance(n.ctx, ast.Store)]
         for store in stores:
             values = list(stored_value(module, store))
-            if not any(isinstance(part, ast.Call) for v in values for part in ast.walk(v)):
+            if not any(isinstance(part, ast.Call) for v in values for part in walk(v)):
                 continue
             call = values[0]
             plain = isinstance(statement, ast.Assign | ast.AnnAssign)

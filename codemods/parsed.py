@@ -14,6 +14,7 @@ from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from normport.codemods.effects import looks_names_up
 from normport.codemods.model import RefusedEdit
 from normport.codemods.namespace import Namespace, Scope
+from normport.codemods.nodes import walk
 from normport.codemods.text import SourceText
 
 _SPEAKS_OF_MORE = re.compile(
@@ -149,9 +150,9 @@ class Parsed:
         be that of another place."""
         return {
             node: string
-            for string in ast.walk(self.syntax)
+            for string in walk(self.syntax)
             if isinstance(string, ast.JoinedStr)
-            for node in ast.walk(string)
+            for node in walk(string)
         }
 
     def _span_of(self, node: ast.Name | ast.Constant) -> Span:
@@ -190,7 +191,7 @@ class Parsed:
 
         Literals that stand side by side count as the one string that they are.
         """
-        nodes = list(ast.walk(self.syntax))
+        nodes = list(walk(self.syntax))
         alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         return [
             (frozenset(re.findall(r"\w+", node.value)), self._python_span(node))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from normport.codemods.effects import has_effect
 from normport.codemods.model import Edit, Site
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import walk
 from normport.codemods.renaming import renamed
 
 
@@ -56,7 +57,7 @@ def annotation_edits(module: ModuleInfo, name: str, layers: Collection[str]) -> 
     """
     if len(layers) != 1:
         return []
-    inside = set(ast.walk(module.classes[name])) if name in module.classes else set()
+    inside = set(walk(module.classes[name])) if name in module.classes else set()
     nodes = [node for node in module.annotated if node not in inside]
     return renamed(module, nodes, name, next(iter(layers)))
 
@@ -70,7 +71,7 @@ def helpers(module: ModuleInfo, name: str) -> list[str]:
     found: list[str] = []
     queue: list[ast.AST] = [module.classes[name]]
     while queue:
-        for part in ast.walk(queue.pop()):
+        for part in walk(queue.pop()):
             if not isinstance(part, ast.Name) or part.id in (name, *found):
                 continue
             helper = module.functions.get(part.id) or module.classes.get(part.id)

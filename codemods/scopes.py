@@ -6,6 +6,7 @@ import ast
 from functools import cached_property
 
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import walk
 from normport.codemods.uses import family
 
 
@@ -23,7 +24,7 @@ class ConstructorScope:
         if self._set_oddly(attribute):
             return []
         found: list[ast.expr] = []
-        for node in ast.walk(self.node):
+        for node in walk(self.node):
             targets: list[ast.expr] = []
             value: ast.expr | None = None
             if isinstance(node, ast.Assign):
@@ -54,9 +55,7 @@ class ConstructorScope:
             plain = isinstance(self.module.parents[node], ast.Assign | ast.AnnAssign)
             if not on_self or owner is not self.node or not plain:
                 return True
-        return any(
-            isinstance(node, ast.Name) and node.id == "setattr" for node in ast.walk(self.node)
-        )
+        return any(isinstance(node, ast.Name) and node.id == "setattr" for node in walk(self.node))
 
     @cached_property
     def _family(self) -> set[ast.AST]:
@@ -65,13 +64,13 @@ class ConstructorScope:
     def at_site(self, size: str, site: ast.expr) -> str | None:
         """``size`` as the constructor can say it at ``site``; None when it cannot."""
         node = ast.parse(size, mode="eval").body
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Attribute | ast.Name | ast.Constant | ast.expr_context):
                 continue
             if isinstance(part, ast.BinOp | ast.operator):
                 continue
             return None
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Name) and part.id != "self" and not self._steady(part.id, site):
                 return None
             if isinstance(part, ast.Attribute) and self._changes(part):
@@ -97,7 +96,7 @@ class ConstructorScope:
             isinstance(one, ast.Call)
             and ast.unparse(one.func) == "setattr"
             and ast.unparse(one.args[0]) == ast.unparse(node.value)
-            for one in ast.walk(self.init)
+            for one in walk(self.init)
         )
 
     def _self_attributes(self, node: ast.expr, site: ast.expr) -> ast.expr | None:
@@ -135,7 +134,7 @@ class ConstructorScope:
         """Whether ``name`` is bound at ``site`` and means there what it means elsewhere."""
         stores = [
             n
-            for n in ast.walk(self.init)
+            for n in walk(self.init)
             if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
         ]
         if name in parameters(self.init):
@@ -148,7 +147,7 @@ class ConstructorScope:
 
 
 def _inside(outer: ast.AST, inner: ast.AST) -> bool:
-    return any(node is inner for node in ast.walk(outer))
+    return any(node is inner for node in walk(outer))
 
 
 def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:

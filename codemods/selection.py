@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from normport.codemods.checks import Refused
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.registry import Target
 
 
@@ -85,7 +86,7 @@ def _calls_of_variable(
     elif not isinstance(function, ast.FunctionDef):
         return []
     found: list[ast.Call] = []
-    for node in ast.walk(function or module.tree):
+    for node in walk(function or module.tree):
         if not isinstance(node, ast.Name) or node.id != target.id or node is target:
             continue
         call = module.parents[node]
@@ -106,13 +107,13 @@ def stand_in(
     """
     wanted = ast.parse(target.text, mode="eval").body
     assert isinstance(wanted, ast.Call)
-    size = ast.unparse(wanted.args[0])
+    size = spelled(wanted.args[0])
     words = {k.arg: ast.get_source_segment(target.text, k.value) or "" for k in wanted.keywords}
     given: dict[str | None, str] = {}
     for position, argument in enumerate(call.args):
-        given[("hidden_size", "eps")[position] if position < 2 else None] = ast.unparse(argument)
+        given[("hidden_size", "eps")[position] if position < 2 else None] = spelled(argument)
     for keyword in call.keywords:
-        given[keyword.arg] = ast.unparse(keyword.value)
+        given[keyword.arg] = spelled(keyword.value)
     kept = choice.partial.keywords if choice.partial else []
     bound = {k.arg: module.segment(k.value) for k in kept}
     unknown = (set(given) | set(bound)) - {"hidden_size", "eps"}
@@ -142,11 +143,11 @@ def _normal(text: str) -> str:
     try:
         return repr(float(re.sub("_", "", text)))
     except ValueError:
-        return ast.unparse(ast.parse(text, mode="eval"))
+        return spelled(ast.parse(text, mode="eval"))
 
 
 def _unlike(call: ast.Call) -> str:
     return (
-        f"it is chosen before it is constructed, and the arguments of `{ast.unparse(call)}` in "
+        f"it is chosen before it is constructed, and the arguments of `{spelled(call)}` in "
         f"line {call.lineno} are not those of a standard layer (size first, eps); name them so"
     )

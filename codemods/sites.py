@@ -12,6 +12,7 @@ from typing import Literal
 import libcst as cst
 
 from normport.codemods.model import Edit, RefusedEdit
+from normport.codemods.nodes import walk
 from normport.codemods.parsed import Parsed, Span
 from normport.codemods.replacement import Replacement, replacement
 
@@ -122,7 +123,7 @@ def names_in(expression: str) -> frozenset[str]:
     """The names that an expression reads from the scope around it."""
     read: set[str] = set()
     bound: set[str] = set()
-    for node in ast.walk(ast.parse(expression, mode="eval")):
+    for node in walk(ast.parse(expression, mode="eval")):
         if isinstance(node, ast.Name):
             (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
         elif isinstance(node, ast.arg):

@@ -12,6 +12,7 @@ import ast
 
 from normport.codemods.layer_sizes import Homes, output_size
 from normport.codemods.module_info import ModuleInfo, stored_names
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.scopes import ConstructorScope, parameters
 
 _SAME_SIZE = {
@@ -135,13 +136,13 @@ class SizeInference:
 
     def _nested(self, node: ast.AST) -> None:
         """A nested function sees unknown sizes: its calls of the norm count as unknown."""
-        for inner in ast.walk(node):
+        for inner in walk(node):
             if self._is_norm_call(inner):
                 self._found.append(None)
 
     def _visit(self, expression: ast.expr, env: Env) -> None:
         """Note the size that flows into each call of the norm inside ``expression``."""
-        for inner in ast.walk(expression):
+        for inner in walk(expression):
             if self._is_norm_call(inner):
                 assert isinstance(inner, ast.Call)
                 in_scope = self.module.enclosing(
@@ -178,7 +179,7 @@ class SizeInference:
             if value.func.attr == "split" and value.args:
                 dims = [*value.args[1:2], *(k.value for k in value.keywords if k.arg == "dim")]
                 parts = value.args[0]
-                last = len(dims) == 1 and ast.unparse(dims[0]) == "-1"
+                last = len(dims) == 1 and spelled(dims[0]) == "-1"
                 if last and isinstance(parts, ast.List | ast.Tuple) and len(parts.elts) == count:
                     return [self._method_text(part) for part in parts.elts]
             layer = self._layer_call(value, env)
@@ -226,7 +227,7 @@ class SizeInference:
             elif len(node.args) == 1:
                 return None
             return self._method_text(last)
-        if name == "unflatten" and len(node.args) == 2 and ast.unparse(node.args[0]) == "-1":
+        if name == "unflatten" and len(node.args) == 2 and spelled(node.args[0]) == "-1":
             sizes = node.args[1]
             if isinstance(sizes, ast.Tuple | ast.List) and sizes.elts:
                 return self._method_text(sizes.elts[-1])
@@ -237,7 +238,7 @@ class SizeInference:
     def _method_text(self, node: ast.expr) -> str | None:
         """``node`` of a method's scope as text that means the same in the constructor."""
         hidden = self._local | stored_names(self.init) | parameters(self.init)
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Name) and part.id != "self" and part.id in hidden:
                 return None
         return _text(node)
@@ -278,14 +279,14 @@ class SizeInference:
 
 
 def _text(node: ast.expr) -> str | None:
-    text = ast.unparse(node)
+    text = spelled(node)
     return None if text == "-1" or isinstance(node, ast.Starred) else text
 
 
 def _bound_oddly(node: ast.AST) -> set[str]:
     """Names that an expression or a nested function may bind behind a statement's back."""
     found: set[str] = set()
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.NamedExpr) and isinstance(part.target, ast.Name):
             found.add(part.target.id)
         elif isinstance(part, ast.Global | ast.Nonlocal):

@@ -6,6 +6,7 @@ import ast
 import copy
 
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 
 _ALLOWED = {
     "torch", "math", "typing", "collections", "functools", "dataclasses", "abc", "enum",
@@ -34,7 +35,7 @@ def standalone(module: ModuleInfo, name: str) -> str:
         else:
             lines.append(f"from {parent} import {leaf} as {local}")
     order = sorted(wanted.values(), key=lambda statement: statement.lineno)
-    body = [ast.unparse(_without_compile(statement)) for statement in order]
+    body = [spelled(_without_compile(statement)) for statement in order]
     return "\n".join([*lines, *body, ""])
 
 
@@ -69,15 +70,15 @@ def _loaded(node: ast.AST) -> set[str]:
     """Names that running ``node`` reads; annotations are not evaluated."""
     found: set[str] = set()
     skip: set[ast.AST] = set()
-    for part in ast.walk(node):
+    for part in walk(node):
         annotation: ast.expr | None = None
         if isinstance(part, ast.AnnAssign | ast.arg):
             annotation = part.annotation
         elif isinstance(part, ast.FunctionDef):
             annotation = part.returns
         if annotation is not None:
-            skip.update(ast.walk(annotation))
-    for part in ast.walk(node):
+            skip.update(walk(annotation))
+    for part in walk(node):
         if part not in skip and isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
             found.add(part.id)
     return found
@@ -85,11 +86,11 @@ def _loaded(node: ast.AST) -> set[str]:
 
 def _without_compile(node: ast.stmt) -> ast.stmt:
     clean = copy.deepcopy(node)
-    for part in ast.walk(clean):
+    for part in walk(clean):
         if isinstance(part, ast.FunctionDef):
             part.decorator_list = [
                 d
                 for d in part.decorator_list
-                if ast.unparse(d).split("(")[0] not in ("torch.compile", "torch.jit.script")
+                if spelled(d).split("(")[0] not in ("torch.compile", "torch.jit.script")
             ]
     return clean

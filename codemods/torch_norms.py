@@ -17,6 +17,7 @@ from normport.codemods.construction import check_arguments
 from normport.codemods.forms import input_forms
 from normport.codemods.model import Computes, Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 from normport.codemods.refusals import refuse
 from normport.codemods.registry import NormSite, all_rules
 from normport.codemods.tensor_calls import MACHINE_EPS, RMS_NORMS
@@ -106,7 +107,7 @@ class TorchNorms:
         while isinstance(parent, ast.Tuple | ast.BinOp):
             parent = self.module.parents[parent]
         called = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name)
-        return called and ast.unparse(parent.func) in ("isinstance", "issubclass")  # type: ignore[attr-defined]
+        return called and spelled(parent.func) in ("isinstance", "issubclass")  # type: ignore[attr-defined]
 
     def _functional(self, call: ast.Call) -> Computes:
         names = ("input", "normalized_shape", "weight", "eps")
@@ -125,7 +126,7 @@ class TorchNorms:
         if node is None or (isinstance(node, ast.Constant) and node.value is None):
             return MACHINE_EPS
         text = self.module.segment(node)
-        return text if "\n" not in text else ast.unparse(node)
+        return text if "\n" not in text else spelled(node)
 
     def _subclass(self, node: ast.ClassDef) -> Site | None:
         """A class that inherits from torch's: its first construction, or the class."""
@@ -167,7 +168,7 @@ class TorchNorms:
         calls = attribute_calls(self.module, bound)
         for each in calls:
             if len(each.args) != 1 or each.keywords or isinstance(each.args[0], ast.Starred):
-                why = f"`{ast.unparse(each)}` in line {each.lineno} passes more than the input"
+                why = f"`{spelled(each)}` in line {each.lineno} passes more than the input"
                 raise Refused("NP208", why, computes)
         if self._may_be_none(arguments.given.get("eps"), bound):
             why = "its eps may be None, which RMSNorm does not take; write the number"
@@ -240,10 +241,10 @@ class TorchNorms:
         if isinstance(node, ast.Constant) and not isinstance(node.value, int):
             raise Refused("NP215", "its size is not a number", computes)
         if isinstance(node, ast.BinOp | ast.Subscript) and _is_shape(node):
-            why = f"`{ast.unparse(node)}` may name more than one dimension"
+            why = f"`{spelled(node)}` may name more than one dimension"
             raise Refused("NP232", why, computes)
         text = self.module.segment(node)
-        return text if "\n" not in text else ast.unparse(node)
+        return text if "\n" not in text else spelled(node)
 
     def _may_be_none(self, eps: ast.expr | None, bound: Binding) -> bool:
         """Whether an eps is a parameter of the constructor that says so."""
@@ -260,7 +261,7 @@ class TorchNorms:
         if isinstance(default, ast.Constant) and default.value is None:
             return True
         notes = [a.annotation for a in (*plain, *parameters.kwonlyargs) if a.arg == eps.id]
-        words = " ".join(ast.unparse(note) for note in notes if note is not None)
+        words = " ".join(spelled(note) for note in notes if note is not None)
         return "None" in words or "Optional" in words
 
     def _checked_line(self) -> int | None:
@@ -275,13 +276,13 @@ class TorchNorms:
 
     def _annotations(self, bound: Binding, layer: str) -> list[Edit]:
         edits: list[Edit] = []
-        for node in ast.walk(bound.owner):
+        for node in walk(bound.owner):
             if (
                 isinstance(node, ast.AnnAssign)
                 and isinstance(node.target, ast.Attribute)
                 and node.target.attr == bound.attribute
             ):
-                parts = [p for p in ast.walk(node.annotation) if isinstance(p, ast.expr)]
+                parts = [p for p in walk(node.annotation) if isinstance(p, ast.expr)]
                 edits += [self._edit(p, layer) for p in parts if self._names_class(p)]
         return edits
 

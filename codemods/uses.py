@@ -8,6 +8,7 @@ from typing import Literal
 
 from normport.codemods.dynamic import named_access
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import spelled, walk
 
 
 def within(module: ModuleInfo, node: ast.AST, outer: ast.AST) -> bool:
@@ -103,7 +104,7 @@ def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
             return found
     named = named_access(module, bound.owner, bound.attribute, family(module, bound.owner))
     if named is not None:
-        return Objection("NP209", f"`{ast.unparse(named)}` reaches it in line {named.lineno}")
+        return Objection("NP209", f"`{spelled(named)}` reaches it in line {named.lineno}")
     if not calls:
         return Objection("NP209", f"no call of self.{bound.attribute} is seen in this file")
     return None
@@ -134,7 +135,7 @@ def _calls_of(module: ModuleInfo, loop: ast.For, target: ast.expr) -> list[ast.C
     if not isinstance(target, ast.Name) or function is None:
         return None
     found: list[ast.Call] = []
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Name) and node.id == target.id and node is not target:
             call = module.parents[node]
             if not (
@@ -150,7 +151,7 @@ def _sequence_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | 
     assert isinstance(call, ast.Call)
     if len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred):
         return None
-    why = f"`{ast.unparse(call)}` in line {call.lineno} passes more than the input"
+    why = f"`{spelled(call)}` in line {call.lineno} passes more than the input"
     return Objection("NP208", why)
 
 
@@ -250,7 +251,7 @@ def _base_name(node: ast.expr) -> str:
 def _use_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
     parent = module.parents[node]
     where = f"in line {node.lineno}"
-    text = ast.unparse(node)
+    text = spelled(node)
     if isinstance(parent, ast.Compare) and isinstance(parent.ops[0], ast.Is | ast.IsNot):
         return None
     if isinstance(parent, ast.Attribute):

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from normport.codemods.module_info import ModuleInfo, stored_names
+from normport.codemods.nodes import spelled
 
 _WALKS = frozenset({"modules", "named_modules", "children", "named_children"})
 _BY_NAME = frozenset({"hasattr", "getattr", "setattr", "delattr"})
@@ -26,7 +27,7 @@ def walked_use(module: ModuleInfo, node: ast.ClassDef) -> tuple[str, int] | None
     for names, body in _walks(module):
         for part in ast.walk(body):
             if part not in inside and _reads(part, names, own):
-                return ast.unparse(part), getattr(part, "lineno", 0)
+                return spelled(part), getattr(part, "lineno", 0)
     return None
 
 
