@@ -54,8 +54,12 @@ _MEAN_HINT = Hint(
 )
 # A standard layer is imported by its name, or reached through its module.
 _SPELLED = (LAYERNORM.encode(), b"layernorm.RMSNorm", b"layernorm.GemmaRMSNorm")
-_TORCH_HINT = re.compile(
-    r"\.(RMSNorm|rms_norm)\b|from torch[\w.]* import (\([^)]*|[^\n]*)\b(RMSNorm|rms_norm)\b"
+_TORCH_HINT = Hint(
+    {
+        ".RMSNorm": r"\.RMSNorm\b",
+        ".rms_norm": r"\.rms_norm\b",
+        "from torch": r"from torch[\w.]* import (\([^)]*|[^\n]*)\b(RMSNorm|rms_norm)\b",
+    }
 )
 _WORD = re.compile(r"\w+")
 
@@ -168,7 +172,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
                     reported += (node, own)
                     sites += found
         sites += elsewhere.sites(reported)
-        if _TORCH_HINT.search(module.text):
+        if _TORCH_HINT.found_in(module.text):
             sites += TorchNorms(module, chosen.unsafe).sites(elsewhere.shown)
     sites = [
         # A class that its own file does not construct stands in nobody's way.

@@ -9,6 +9,7 @@ import ast
 import re
 
 from normport.codemods.flow import Flow
+from normport.codemods.hints import Hint
 from normport.codemods.model import Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import spelled, walk
@@ -23,7 +24,9 @@ _DEVICE_DECORATORS = {
     "jit", "kernel", "prim_func", "autotune", "heuristics", "register_kernel", "macro",
 }  # fmt: skip
 _PASS_MODULES = re.compile(r"^torch\._inductor|^torch\.fx|inductor_pass|pattern_matcher")
-_PASS_HINT = re.compile(r"torch\._inductor|\bfx\b|inductor_pass|pattern_matcher")
+_PASS_HINT = Hint(
+    {"torch._inductor": "", "fx": r"fx(?<=\bfx)\b", "inductor_pass": "", "pattern_matcher": ""}
+)
 _STANDARD_OPS = {"rms_norm", "gemma_rms_norm", "rms_norm_gated"}
 _FUSED = re.compile(r"(fused_add_)?rms_norm|Matcher\w*RMSNorm\w*")
 _IR_DECORATORS = {"register_op", "register_impl"}
@@ -128,7 +131,7 @@ class Apart:
 
     def _passes(self) -> list[Site]:
         found: list[Site] = []
-        if not _PASS_HINT.search(self.module.text):
+        if not _PASS_HINT.found_in(self.module.text):
             return found
         if not any(_PASS_MODULES.search(full) for full in self.module.imports.values()):
             return found

@@ -113,7 +113,8 @@ class Elsewhere:
     def _kernel(self, place: Place) -> str | None:
         """The function that the class hands its input and weight to, where that is an RMS norm by
         its name; what it computes is not seen."""
-        found = _KERNEL.search(self.places.text(place))
+        text = self.places.text(place)
+        found = _KERNEL.search(text) if "rms" in text else None
         if found is None:
             return None
         if self.apart.extends_standard(place):
