@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,8 +121,14 @@ def _walk(top: Path, errors: list[FileError]) -> Iterator[Path]:
     for folder, folders, names in os.walk(top, onerror=unreadable):
         folders[:] = sorted(name for name in folders if not is_skipped(folder, name))
         for name in sorted(names):
-            path = Path(folder, name)
             # A link's target is looked at where it lies; through the link it would be seen twice.
             # A pipe or a device of that name is no source, and reading it might never end.
-            if name.endswith(".py") and not path.is_symlink() and path.is_file():
-                yield path
+            if name.endswith(".py") and _is_plain(os.path.join(folder, name)):
+                yield Path(folder, name)
+
+
+def _is_plain(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False

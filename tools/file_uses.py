@@ -9,7 +9,7 @@ from pathlib import Path
 
 from normport.codemods.model import RefusedEdit, Site
 from normport.tools.discover import PythonFile
-from normport.tools.neighbours import files_around, neighbourhood
+from normport.tools.neighbours import Neighbours, neighbourhood
 from normport.tools.outside import Target, find_uses, unless_read
 from normport.tools.parallel import Workers
 from normport.tools.sharing import (
@@ -21,7 +21,10 @@ _PRIVATE = re.compile(rb"\b(?:class|def)[\s\\]+(_(?!_)\w*)")
 
 
 def note_outside_uses(
-    sources: Sequence[SourceFile], files: Sequence[PythonFile], workers: Workers
+    sources: Sequence[SourceFile],
+    files: Sequence[PythonFile],
+    workers: Workers,
+    listed: Neighbours,
 ) -> None:
     """Tell each file with something to convert which of its names other files use; a norm that
     they use is decided again, since not all of its uses are in its own file."""
@@ -32,7 +35,7 @@ def note_outside_uses(
     for (folder, deep), members in around.items():
         roots = {source.file.root for source, _ in members}
         given = (file.path.resolve() for file in files if not deep and file.root in roots)
-        neighbours = sorted({*files_around(folder, deep), *given}, key=lambda path: path.parts)
+        neighbours = sorted({*listed.files(folder, deep), *given}, key=lambda path: path.parts)
         found = find_uses([target for _, target in members], neighbours, workers)
         for source, target in members:
             uses, before = found[target.path], source.sites

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from normport.tools.discover import discover, enclosing_tree, is_skipped
@@ -33,8 +33,20 @@ def neighbourhood(path: Path) -> tuple[Path, bool]:
     return package, (package / "__init__.py").is_file()
 
 
-def files_around(folder: Path, deep: bool) -> Iterable[Path]:
-    """The Python files of a neighbourhood as ``neighbourhood`` gives it, each once."""
+class Neighbours:
+    """The Python files of neighbourhoods as ``neighbourhood`` gives them, each listed once."""
+
+    def __init__(self) -> None:
+        self._listed: dict[tuple[Path, bool], Sequence[Path]] = {}
+
+    def files(self, folder: Path, deep: bool) -> Sequence[Path]:
+        """The files of one neighbourhood."""
+        if (folder, deep) not in self._listed:
+            self._listed[folder, deep] = _files_around(folder, deep)
+        return self._listed[folder, deep]
+
+
+def _files_around(folder: Path, deep: bool) -> Sequence[Path]:
     if deep:
         found, _ = discover([folder])
         return [file.path for file in found]

@@ -19,6 +19,7 @@ from normport.tools.findings import (
     Safety,
 )
 from normport.tools.judge import NO_PROOF, Proofs, run_proofs
+from normport.tools.neighbours import Neighbours
 from normport.tools.parallel import Workers
 from normport.tools.selection import EVERY_RULE, Selection
 from normport.tools.sharing import (
@@ -92,9 +93,10 @@ def analyse(
     )
     sources = [found for found in looked if isinstance(found, SourceFile)]
     failed = [found for found in looked if isinstance(found, FileError)]
-    note_outside_uses(sources, files, settings.workers)
-    joined = share(sources, files, lambda f, data, o: SourceFile(f, data, (), o), decide)
-    note_outside_uses(joined, files, settings.workers)
+    listed = Neighbours()
+    note_outside_uses(sources, files, settings.workers, listed)
+    joined = share(sources, files, listed, lambda f, data, o: SourceFile(f, data, (), o), decide)
+    note_outside_uses(joined, files, settings.workers, listed)
     order = {file: number for number, file in enumerate(files)}
     sources = sorted({id(s): s for s in (*sources, *joined)}.values(), key=lambda s: order[s.file])
     refuse_incomplete(sources)

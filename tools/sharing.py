@@ -14,7 +14,7 @@ from normport.tools.crossfile import Definition, Importer, NotFollowedError, imp
 from normport.tools.discover import PythonFile
 from normport.tools.findings import FileResult, Safety
 from normport.tools.judge import Judgement
-from normport.tools.neighbours import files_around, neighbourhood
+from normport.tools.neighbours import Neighbours, neighbourhood
 from normport.tools.outside import Target, has_word
 
 IMPORTED, NOT_CONSTRUCTED, INCOMPLETE = "NP220", "NP219", "NP226"
@@ -35,6 +35,7 @@ S = TypeVar("S", bound=Source)
 def share(
     sources: Sequence[S],
     files: Sequence[PythonFile],
+    listed: Neighbours,
     make: Callable[[PythonFile, bytes, Options], S],
     decide: Callable[[S], None],
 ) -> list[S]:
@@ -44,7 +45,7 @@ def share(
     Returns the files that were decided about again, some of which may not be in ``sources``.
     """
     given = {file.path.resolve(): file for file in files}
-    neighbours = _Neighbours(given)
+    neighbours = _Users(given, listed)
     known = {source.file.path.resolve(): source for source in sources}
     changed: dict[Path, S] = {}
     for source in sources:
@@ -92,11 +93,12 @@ def _include(
     )
 
 
-class _Neighbours:
+class _Users:
     """The files around those that define shared classes, each read once."""
 
-    def __init__(self, given: Mapping[Path, PythonFile]) -> None:
+    def __init__(self, given: Mapping[Path, PythonFile], listed: Neighbours) -> None:
         self.given = given
+        self.listed = listed
         self._read: dict[tuple[Path, bool], dict[Path, bytes]] = {}
 
     def users(self, definition: Definition, file: PythonFile) -> list[Importer]:
@@ -104,7 +106,7 @@ class _Neighbours:
         folder, deep = neighbourhood(definition.path)
         roots = (file.root, folder)
         if (folder, deep) not in self._read:
-            paths = {*files_around(folder, deep), *(() if deep else self.given)}
+            paths = {*self.listed.files(folder, deep), *(() if deep else self.given)}
             self._read[folder, deep] = dict(_contents(sorted(paths)))
         found = importers(definition, self._read[folder, deep], roots)
         for user in found:
