@@ -128,6 +128,10 @@ class Namespace:
         elif isinstance(node, ast.NamedExpr):
             self._add([node.value], scope)
             self._add([node.target], _walrus_scope(scope))
+        elif type(node).__name__ == "TypeAlias":  # Python 3.12
+            called, *rest = children(node)
+            self._add([called], scope)
+            self._add(rest, self._parameterized(node, scope))
         elif isinstance(node, ast.AnnAssign):
             self._add([node.annotation], scope, annotation=True)
             self._add([node.target, node.value], scope)

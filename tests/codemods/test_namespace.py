@@ -110,5 +110,7 @@ def test_builtins_and_the_files_own_names_are_defined() -> None:
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters came with Python 3.12")
 def test_a_type_parameter_is_local_to_its_definition() -> None:
     source = "class T: ...\ndef f[T: int](x: T) -> T: ...\nclass C[T](Base[T]): ...\n"
+    source += "type X[T] = list[T]\nx: X\n"
     assert lines_of(source, "T") == []
+    assert lines_of(source, "X") == [5]
     assert lines_of(source, "Base") == [3]
