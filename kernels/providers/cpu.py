@@ -18,6 +18,7 @@ from torch import Tensor
 
 from normport.kernels.guards import (
     row_strides,
+    single_stride,
     why_not_input,
     why_not_residual,
     why_not_weight,
@@ -121,19 +122,6 @@ def _why_not_weight(x: Tensor, weight: Tensor | None) -> str | None:
     return why_not_weight(x, weight, {x.dtype, torch.float32})
 
 
-def _rows(x: Tensor) -> tuple[int, int] | None:
-    """``x`` as (rows, stride of a row), or None."""
-    found = row_strides(x)
-    if found is None:
-        return None
-    outer, inner, outer_stride, inner_stride = found
-    if outer == 1:
-        return inner, inner_stride
-    if inner == 1:
-        return outer, outer_stride
-    return (outer * inner, inner_stride) if outer_stride == inner * inner_stride else None
-
-
 def _rms_norm_guard(
     x: Tensor,
     weight: Tensor | None,
@@ -207,7 +195,7 @@ def _norm_add_norm_guard(
         or _why_not_weight(x, weight1)
         or _why_not_weight(x, weight2)
     )
-    if reason is None and (_rows(x) is None or _rows(residual) is None):
+    if reason is None and (single_stride(x) is None or single_stride(residual) is None):
         return Reason.LAYOUT
     return reason
 
@@ -233,7 +221,7 @@ def _norm_add_norm(
     if x.is_contiguous() and residual.is_contiguous():
         z, rows, stride, residual_stride = torch.empty_like(x), x.numel() // size, size, size
     else:
-        found, of_residual = _rows(x), _rows(residual)
+        found, of_residual = single_stride(x), single_stride(residual)
         assert found is not None
         assert of_residual is not None
         (rows, stride), (_, residual_stride) = found, of_residual
