@@ -1,9 +1,10 @@
 """Provider ``musa``: vllm-musa's fused norm where it is loaded, and torch_musa's ``F.rms_norm``.
 
 torch_musa puts one kernel behind ``torch.nn.functional.rms_norm``; vllm-musa adds an in-place
-``fused_add_rms_norm`` and has no plain norm of its own. ``F.rms_norm`` rounds to the input's dtype,
-then multiplies by the weight, as vLLM's RMSNorm does; a norm that is multiplied in float32, such as
-Gemma's, is computed in float32 throughout, which is exact at the price of two conversions.
+``fused_add_rms_norm`` and has no plain norm of its own. PyTorch does not say where ``F.rms_norm``
+rounds; on the CPU it multiplies in float32 and rounds once, which vLLM accepts from its kernels for
+a definition that rounds twice. A norm that has to be multiplied in float32, such as Gemma's, is
+handed over in float32 altogether, which is exact at the price of two conversions.
 """
 
 from __future__ import annotations
