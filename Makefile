@@ -87,6 +87,7 @@ format: test-env
 BENCH_TOOLS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["bench"])
 bench: $(PORT_ENV)/stamp
 	@$(PORT_ENV)/bin/python bench/guard.py
+	@$(PORT_ENV)/bin/python bench/norms.py
 	@$(PORT_ENV)/bin/python -c '$(BENCH_TOOLS)' | xargs $(PIP) 2>$(PORT_ENV)/pip.log \
 	  || echo "not all tools to compare with could be installed; see $(PORT_ENV)/pip.log" >&2
 	@$(PORT_ENV)/bin/python bench/scan.py
