@@ -17,7 +17,7 @@ from normport.kernels.op import Op
 
 NAMESPACE = "normport"
 
-_library = torch.library.Library(NAMESPACE, "FRAGMENT")
+_library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 @functools.cache

@@ -26,17 +26,32 @@ inline float float_of(uint32_t bits) {
   return value;
 }
 
+// The nearest bfloat16, ties to even, as a float; a NaN stays one. All in 32-bit lanes, and the
+// comparison is signed, because AVX2 has no other.
+inline float nearest_bfloat16(float value) {
+  const uint32_t wide = bits_of(value);
+  const uint32_t nearest = (wide + 0x7fffu + ((wide >> 16) & 1u)) & 0xffff0000u;
+  return float_of(int32_t(wide & 0x7fffffffu) > 0x7f800000 ? 0x7fc00000u : nearest);
+}
+
 struct BFloat16 {
   uint16_t bits;
   operator float() const { return float_of(uint32_t(bits) << 16); }
   BFloat16() = default;
-  // To the nearest, ties to even; a NaN stays one.
-  explicit BFloat16(float value) {
-    const uint32_t wide = bits_of(value);
-    const uint32_t rounded = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
-    bits = uint16_t((wide & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
-  }
+  explicit BFloat16(float value) : bits(uint16_t(bits_of(nearest_bfloat16(value)) >> 16)) {}
 };
+
+// A float that T has, as T: nothing is rounded.
+template <typename T>
+inline T exactly(float value) {
+  return T(value);
+}
+template <>
+inline BFloat16 exactly<BFloat16>(float value) {
+  BFloat16 narrow;
+  narrow.bits = uint16_t(bits_of(value) >> 16);
+  return narrow;
+}
 
 template <typename T>
 inline float rounded(float value) {
@@ -45,6 +60,21 @@ inline float rounded(float value) {
 template <>
 inline float rounded<float>(float value) {
   return value;
+}
+template <>
+inline float rounded<BFloat16>(float value) {
+  return nearest_bfloat16(value);
+}
+
+// As T(value) and rounded<T>(value), for what is no NaN: the test for one is half of the work.
+template <typename T>
+inline float rounded_number(float value) {
+  return rounded<T>(value);
+}
+template <>
+inline float rounded_number<BFloat16>(float value) {
+  const uint32_t wide = bits_of(value);
+  return float_of((wide + 0x7fffu + ((wide >> 16) & 1u)) & 0xffff0000u);
 }
 
 template <typename T>
@@ -128,16 +158,31 @@ template <typename T>
 void norm_rows(const T* x, T* out, int64_t inner, int64_t outer_stride, int64_t inner_stride,
                int64_t size, int64_t measured, float epsilon, const Scale<T>& scale, bool multiplied,
                float factor, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {
-    const T* from = x + (row / inner) * outer_stride + (row % inner) * inner_stride;
-    T* to = out + row * size;
-    const float inverse = inverse_rms(sum_of_squares(from, measured), measured, epsilon);
-    if (multiplied) {
-      scaled<T>(from, size, inverse, scale,
-                [=](int64_t i, float v) { to[i] = T(rounded<T>(v) * factor); });
-    } else {
-      scaled<T>(from, size, inverse, scale, [=](int64_t i, float v) { to[i] = T(v); });
+  // Counted along, because two divisions a row cost as much as the norm of a head.
+  int64_t row = begin, index = begin % inner;
+  for (const T* start = x + (begin / inner) * outer_stride; row < end; start += outer_stride) {
+    for (; index < inner && row < end; ++index, ++row) {
+      const T* from = start + index * inner_stride;
+      T* to = out + row * size;
+      const float squares = sum_of_squares(from, measured);
+      const float inverse = inverse_rms(squares, measured, epsilon);
+      // Then every element is a number, and so is its norm and a finite multiple of that.
+      const bool numbers = scale.factors == nullptr && measured == size && std::isfinite(squares);
+      if (numbers && multiplied && std::isfinite(factor)) {
+        scaled<T>(from, size, inverse, scale, [=](int64_t i, float v) {
+          to[i] = exactly<T>(rounded_number<T>(rounded_number<T>(v) * factor));
+        });
+      } else if (numbers && !multiplied) {
+        scaled<T>(from, size, inverse, scale,
+                  [=](int64_t i, float v) { to[i] = exactly<T>(rounded_number<T>(v)); });
+      } else if (multiplied) {
+        scaled<T>(from, size, inverse, scale,
+                  [=](int64_t i, float v) { to[i] = T(rounded<T>(v) * factor); });
+      } else {
+        scaled<T>(from, size, inverse, scale, [=](int64_t i, float v) { to[i] = T(v); });
+      }
     }
+    index = 0;
   }
 }
 
@@ -205,8 +250,9 @@ void run(const NormAddNorm& a) {
                   [=](int64_t i, float v) { sum[i] = v + float(residual[i]); });
       } else if (round_norm && round_sum) {
         scaled<T>(x, size, inverse, scale1, [=](int64_t i, float v) {
-          y[i] = T(rounded<T>(v) + float(residual[i]));
-          sum[i] = float(y[i]);
+          const float total = rounded<T>(rounded<T>(v) + float(residual[i]));
+          y[i] = exactly<T>(total);
+          sum[i] = total;
         });
       } else {
         scaled<T>(x, size, inverse, scale1, [=](int64_t i, float v) {
