@@ -256,6 +256,22 @@ def _heads(x: Tensor) -> tuple[int, int, int, int] | None:
     return x.shape[0], x.shape[1], x.stride(0), x.stride(1)
 
 
+def _plain_heads(q: Tensor, k: Tensor) -> bool:
+    """Whether ``q`` and ``k`` pass every check at once, as views of one qkv tensor do."""
+    if not (q.dim() == 3 == k.dim() and q.is_cpu and k.is_cpu):
+        return False
+    of_q, of_k = q.numel(), k.numel()
+    return (
+        type(of_q) is int is type(of_k)
+        and of_q > 0 < of_k
+        and q.dtype is k.dtype
+        and q.dtype in _PLAIN
+        and q.shape[0] == k.shape[0]
+        and q.shape[2] == k.shape[2]
+        and q.stride(2) == 1 == k.stride(2)
+    )
+
+
 def _qk_norm_guard(
     q: Tensor,
     k: Tensor,
@@ -266,6 +282,8 @@ def _qk_norm_guard(
     wide: bool = False,
     query_scale: float | None = None,
 ) -> str | None:
+    if weight_q is None and weight_k is None and _plain_heads(q, k):
+        return None
     if q.dim() != 3 or k.dim() != 3:
         return Reason.RANK
     if q.shape[-1] != k.shape[-1] or q.shape[0] != k.shape[0]:
