@@ -9,6 +9,7 @@ residual as dense rows. So a guard that is missing shows in the numbers or as an
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 
 import torch
@@ -128,6 +129,15 @@ def register() -> None:
         if not known:
             fragment.define(name + schema)
         fragment.impl(name, RUN[name], "CPU", allow_override=known)
+
+
+def name_only(names: Iterable[str]) -> None:
+    """Define ops that have to exist and are never called."""
+    fragment = torch.library.Library("_C", "FRAGMENT")
+    libraries.append(fragment)
+    for name in names:
+        if not hasattr(torch.ops._C, name):
+            fragment.define(f"{name}() -> ()")
 
 
 def stub_package() -> None:
