@@ -1,0 +1,5 @@
+"""The providers. Importing this package registers all; none needs its package to be there."""
+
+from normport.kernels.providers import cpu
+
+__all__ = ["cpu"]
