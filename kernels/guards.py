@@ -84,6 +84,19 @@ def row_strides(x: Tensor) -> tuple[int, int, int, int] | None:
     return None
 
 
+def single_stride(x: Tensor) -> tuple[int, int] | None:
+    """``x`` as one loop over rows, (rows, stride of a row), or None where it takes more."""
+    found = row_strides(x)
+    if found is None:
+        return None
+    outer, inner, outer_stride, inner_stride = found
+    if outer == 1:
+        return inner, inner_stride
+    if inner == 1:
+        return outer, outer_stride
+    return (outer * inner, inner_stride) if outer_stride == inner * inner_stride else None
+
+
 def overlaps_itself(x: Tensor) -> bool:
     """Whether two elements may lie at one address, e.g. after ``expand``."""
     if x.is_contiguous():

@@ -84,7 +84,7 @@ class Op(Generic[P, R]):
     native: Callable[P, R]
     name: str = ""
     providers: dict[str, Provider[P, R]] = field(default_factory=dict)
-    _tables: dict[str, tuple[Provider[P, R], ...]] = field(default_factory=dict)
+    _tables: dict[torch.device, tuple[Provider[P, R], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.name = self.name or self.native.__name__
@@ -131,10 +131,10 @@ class Op(Generic[P, R]):
         x = args[0]
         if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
             return self.native(*args, **kwargs)
-        kind = x.device.type  # type: ignore[attr-defined]  # every op's first argument is a tensor
-        table = self._tables.get(kind)
+        device = x.device  # type: ignore[attr-defined]  # every op's first argument is a tensor
+        table = self._tables.get(device)
         if table is None:
-            table = self._table(kind)
+            table = self._table(device)
         for provider in table:
             guard = provider.supports_args
             if guard is None or guard(*args, **kwargs) is None:
@@ -162,9 +162,9 @@ class Op(Generic[P, R]):
         names = PRIORITY.get(device_type, ())
         return [self.providers[name] for name in names if name in self.providers]
 
-    def _table(self, device_type: str) -> tuple[Provider[P, R], ...]:
-        found = tuple(p for p in self.candidates(device_type) if p.why_unsupported() is None)
-        self._tables[device_type] = found
+    def _table(self, device: torch.device) -> tuple[Provider[P, R], ...]:
+        found = tuple(p for p in self.candidates(device.type) if p.why_unsupported() is None)
+        self._tables[device] = found
         return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +17,8 @@ import torch
 from torch import Tensor
 
 from normport.kernels.guards import (
-    FLOATS,
     row_strides,
+    single_stride,
     why_not_input,
     why_not_residual,
     why_not_weight,
@@ -36,11 +37,13 @@ _SUFFIX = {
     torch.bfloat16: "bfloat16",
     torch.float16: "float16",
 }
-_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
-_ARGUMENTS = {
-    "rms_norm": [_POINTER] * 3 + [_LONG] * 6 + [_FLOAT] + [_INT] * 2,
-    "norm_add_norm": [_POINTER] * 6 + [_LONG] * 4 + [_FLOAT] * 2 + [_INT] * 5,
-    "qk_norm": [_POINTER] * 6 + [_LONG] * 8 + [_FLOAT] + [_INT] * 3 + [_FLOAT, _INT],
+# float16 is missing here because not every compiler has it: the full guard finds out.
+_PLAIN = frozenset({torch.float32, torch.bfloat16})
+# cpu_norms.cpp: the structures RmsNorm, NormAddNorm and QkNorm
+_PACK = {
+    "rms_norm": struct.Struct("3P6qf2i").pack,
+    "norm_add_norm": struct.Struct("6P4q2f5i").pack,
+    "qk_norm": struct.Struct("6P8q2f4i").pack,
 }
 # cpu_norms.cpp: enum Kind
 _GIVEN, _FLOAT32, _OFFSET, _WIDE = 1, 2, 4, 8
@@ -60,9 +63,18 @@ def _function(name: str, dtype: torch.dtype) -> Callable[..., Any] | None:
     if not hasattr(library, symbol):
         return None
     function = library[symbol]
-    function.argtypes = _ARGUMENTS[name]
-    function.restype = None
-    return function
+    function.argtypes, function.restype = [ctypes.c_char_p], None
+    pack = _PACK[name]
+
+    def call(*arguments: Any) -> None:
+        function(pack(*arguments))
+
+    return call
+
+
+def _plain(x: Tensor) -> bool:
+    """Whether ``x`` passes every check at once: what decode and prefill hand in."""
+    return x.is_contiguous() and x.is_cpu and x.dtype in _PLAIN and type(x.numel()) is int
 
 
 def _threads(elements: int, parts: int) -> int:
@@ -85,8 +97,8 @@ def _kind(weight: Tensor | None, offset: bool, wide: bool) -> int:
     return kind
 
 
-def _address(weight: Tensor | None) -> int | None:
-    return None if weight is None else weight.data_ptr()
+def _address(weight: Tensor | None) -> int:
+    return 0 if weight is None else weight.data_ptr()
 
 
 def _why_not(name: str, x: Tensor) -> str | None:
@@ -99,20 +111,15 @@ def _why_not(name: str, x: Tensor) -> str | None:
 def _why_not_weight(x: Tensor, weight: Tensor | None) -> str | None:
     if weight is None:
         return None
-    return why_not_weight(x, weight, FLOATS if weight.dtype is torch.float32 else None)
-
-
-def _rows(x: Tensor) -> tuple[int, int] | None:
-    """``x`` as (rows, stride of a row), or None."""
-    found = row_strides(x)
-    if found is None:
+    if (
+        weight.dtype is x.dtype
+        and weight.dim() == 1
+        and weight.shape[0] == x.shape[-1]
+        and weight.is_contiguous()
+        and weight.is_cpu
+    ):
         return None
-    outer, inner, outer_stride, inner_stride = found
-    if outer == 1:
-        return inner, inner_stride
-    if inner == 1:
-        return outer, outer_stride
-    return (outer * inner, inner_stride) if outer_stride == inner * inner_stride else None
+    return why_not_weight(x, weight, {x.dtype, torch.float32})
 
 
 def _rms_norm_guard(
@@ -173,13 +180,22 @@ def _norm_add_norm_guard(
     round_norm: bool = True,
     round_sum: bool = True,
 ) -> str | None:
+    if (
+        _plain(x)
+        and residual.is_contiguous()
+        and residual.is_cpu
+        and residual.dtype is x.dtype
+        and residual.shape == x.shape
+        and x.numel()
+    ):
+        return _why_not_weight(x, weight1) or _why_not_weight(x, weight2)
     reason = (
         _why_not("norm_add_norm", x)
         or why_not_residual(x, residual)
         or _why_not_weight(x, weight1)
         or _why_not_weight(x, weight2)
     )
-    if reason is None and (_rows(x) is None or _rows(residual) is None):
+    if reason is None and (single_stride(x) is None or single_stride(residual) is None):
         return Reason.LAYOUT
     return reason
 
@@ -199,11 +215,17 @@ def _norm_add_norm(
     round_norm: bool = True,
     round_sum: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    function, rows, strides = _function("norm_add_norm", x.dtype), _rows(x), _rows(residual)
+    function = _function("norm_add_norm", x.dtype)
     assert function is not None
-    assert rows is not None
-    assert strides is not None
-    z = torch.empty_like(x, memory_format=torch.contiguous_format)
+    size = x.shape[-1]
+    if x.is_contiguous() and residual.is_contiguous():
+        z, rows, stride, residual_stride = torch.empty_like(x), x.numel() // size, size, size
+    else:
+        found, of_residual = single_stride(x), single_stride(residual)
+        assert found is not None
+        assert of_residual is not None
+        (rows, stride), (_, residual_stride) = found, of_residual
+        z = torch.empty_like(x, memory_format=torch.contiguous_format)
     y = torch.empty_like(z)
     function(
         x.data_ptr(),
@@ -212,17 +234,17 @@ def _norm_add_norm(
         _address(weight2),
         z.data_ptr(),
         y.data_ptr(),
-        rows[0],
-        x.shape[-1],
-        rows[1],
-        strides[1],
+        rows,
+        size,
+        stride,
+        residual_stride,
         epsilon1,
         epsilon2,
         _kind(weight1, offset1, wide1),
         _kind(weight2, offset2, wide2),
         round_norm,
         round_sum,
-        _threads(x.numel(), rows[0]),
+        _threads(x.numel(), rows),
     )
     return z, y
 
@@ -293,10 +315,10 @@ def _qk_norm(
         k.stride(1),
         size,
         epsilon,
+        1.0 if query_scale is None else query_scale,
         _kind(weight_q, offset, wide),
         _kind(weight_k, offset, wide),
         query_scale is not None,
-        1.0 if query_scale is None else query_scale,
         _threads(q.numel() + k.numel(), tokens),
     )
     return out_q, out_k

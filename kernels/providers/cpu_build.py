@@ -1,9 +1,9 @@
 """Compiles ``cpu_norms.cpp`` once per machine and compiler, and loads it.
 
 The file includes nothing but the C++ library, so it takes some seconds, once: the result is kept
-in the user's cache folder (or below ``NORMPORT_CACHE``) under a name made of the source, the flags and
-everything that the compiler predefines, which includes its version and the instructions that the
-machine has. torch.compile on the CPU needs the same compiler.
+in the user's cache folder (or below ``NORMPORT_CACHE``) under a name made of the source, the flags
+and everything that the compiler predefines, which includes its version and the instructions that
+the machine has. torch.compile on the CPU needs the same compiler.
 """
 
 from __future__ import annotations

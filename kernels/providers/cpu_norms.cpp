@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -124,9 +125,9 @@ inline void scaled(const From* x, int64_t size, float inverse, const Scale<T>& s
 }
 
 template <typename T>
-void norm_rows(const T* x, T* out, int64_t outer, int64_t inner, int64_t outer_stride,
-               int64_t inner_stride, int64_t size, int64_t measured, float epsilon,
-               const Scale<T>& scale, bool multiplied, float factor, int64_t begin, int64_t end) {
+void norm_rows(const T* x, T* out, int64_t inner, int64_t outer_stride, int64_t inner_stride,
+               int64_t size, int64_t measured, float epsilon, const Scale<T>& scale, bool multiplied,
+               float factor, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T* from = x + (row / inner) * outer_stride + (row % inner) * inner_stride;
     T* to = out + row * size;
@@ -140,41 +141,69 @@ void norm_rows(const T* x, T* out, int64_t outer, int64_t inner, int64_t outer_s
   }
 }
 
+// The arguments of each norm in one block, because converting them one by one costs Python more than
+// the norm of a row. The formats in cpu.py are these structures, with native alignment.
+struct RmsNorm {
+  const void *x, *weight;
+  void* out;
+  int64_t outer, inner, outer_stride, inner_stride, size, measured;
+  float epsilon;
+  int kind, threads;
+};
+
+struct NormAddNorm {
+  const void *x, *residual, *weight1, *weight2;
+  void *z, *y;
+  int64_t rows, size, x_stride, residual_stride;
+  float epsilon1, epsilon2;
+  int kind1, kind2, round_norm, round_sum, threads;
+};
+
+struct QkNorm {
+  const void *q, *k, *weight_q, *weight_k;
+  void *out_q, *out_k;
+  int64_t tokens, q_heads, k_heads, q_token, q_head, k_token, k_head, size;
+  float epsilon, query_scale;
+  int kind_q, kind_k, multiplied, threads;
+};
+
 template <typename T>
-void rms_norm(const void* x, const void* weight, void* out, int64_t outer, int64_t inner,
-              int64_t outer_stride, int64_t inner_stride, int64_t size, int64_t measured,
-              float epsilon, int kind, int threads) {
+void run(const RmsNorm& a) {
   std::vector<float> room;
-  const Scale<T> scale(weight, kind, size, room);
-  const int64_t rows = outer * inner;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int part = 0; part < threads; ++part) {
-    norm_rows<T>(static_cast<const T*>(x), static_cast<T*>(out), outer, inner, outer_stride,
-                 inner_stride, size, measured, epsilon, scale, false, 1.0f, rows * part / threads,
-                 rows * (part + 1) / threads);
+  const Scale<T> scale(a.weight, a.kind, a.size, room);
+  const int64_t rows = a.outer * a.inner;
+#pragma omp parallel for num_threads(a.threads) if (a.threads > 1)
+  for (int part = 0; part < a.threads; ++part) {
+    norm_rows<T>(static_cast<const T*>(a.x), static_cast<T*>(a.out), a.inner, a.outer_stride,
+                 a.inner_stride, a.size, a.measured, a.epsilon, scale, false, 1.0f,
+                 rows * part / a.threads, rows * (part + 1) / a.threads);
   }
 }
 
 template <typename T>
-void norm_add_norm(const void* x_, const void* residual_, const void* weight1,
-                   const void* weight2, void* z_, void* y_, int64_t rows, int64_t size,
-                   int64_t x_stride, int64_t residual_stride, float epsilon1, float epsilon2,
-                   int kind1, int kind2, bool round_norm, bool round_sum, int threads) {
+void run(const NormAddNorm& a) {
   std::vector<float> room1, room2;
-  const Scale<T> scale1(weight1, kind1, size, room1);
-  const Scale<T> scale2(weight2, kind2, size, room2);
-#pragma omp parallel num_threads(threads) if (threads > 1)
+  const int64_t size = a.size;
+  const bool round_norm = a.round_norm, round_sum = a.round_sum;
+  const Scale<T> scale1(a.weight1, a.kind1, size, room1);
+  const Scale<T> scale2(a.weight2, a.kind2, size, room2);
+#pragma omp parallel num_threads(a.threads) if (a.threads > 1)
   {
-    std::vector<float> sums(static_cast<size_t>(size));
-    float* __restrict sum = sums.data();
+    // What is normalized next. In float32 it is y itself.
+    constexpr bool kept = std::is_same<T, float>::value;
+    std::vector<float> sums(kept ? 0 : static_cast<size_t>(size));
 #pragma omp for
-    for (int64_t row = 0; row < rows; ++row) {
-      const T* x = static_cast<const T*>(x_) + row * x_stride;
-      const T* residual = static_cast<const T*>(residual_) + row * residual_stride;
-      T* y = static_cast<T*>(y_) + row * size;
-      T* z = static_cast<T*>(z_) + row * size;
-      const float inverse = inverse_rms(sum_of_squares(x, size), size, epsilon1);
-      if (round_norm && round_sum) {
+    for (int64_t row = 0; row < a.rows; ++row) {
+      const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
+      const T* residual = static_cast<const T*>(a.residual) + row * a.residual_stride;
+      T* y = static_cast<T*>(a.y) + row * size;
+      T* z = static_cast<T*>(a.z) + row * size;
+      float* __restrict sum = kept ? reinterpret_cast<float*>(y) : sums.data();
+      const float inverse = inverse_rms(sum_of_squares(x, size), size, a.epsilon1);
+      if (kept) {
+        scaled<T>(x, size, inverse, scale1,
+                  [=](int64_t i, float v) { sum[i] = v + float(residual[i]); });
+      } else if (round_norm && round_sum) {
         scaled<T>(x, size, inverse, scale1, [=](int64_t i, float v) {
           y[i] = T(rounded<T>(v) + float(residual[i]));
           sum[i] = float(y[i]);
@@ -186,58 +215,37 @@ void norm_add_norm(const void* x_, const void* residual_, const void* weight1,
           sum[i] = round_sum ? float(y[i]) : total;
         });
       }
-      const float again = inverse_rms(sum_of_squares(sum, size), size, epsilon2);
+      const float again = inverse_rms(sum_of_squares(sum, size), size, a.epsilon2);
       scaled<T>(sum, size, again, scale2, [=](int64_t i, float v) { z[i] = T(v); });
     }
   }
 }
 
 template <typename T>
-void qk_norm(const void* q, const void* k, const void* weight_q, const void* weight_k, void* out_q,
-             void* out_k, int64_t tokens, int64_t q_heads, int64_t k_heads, int64_t q_token,
-             int64_t q_head, int64_t k_token, int64_t k_head, int64_t size, float epsilon, int kind_q,
-             int kind_k, bool multiplied, float query_scale, int threads) {
+void run(const QkNorm& a) {
   std::vector<float> room_q, room_k;
-  const Scale<T> scale_q(weight_q, kind_q, size, room_q);
-  const Scale<T> scale_k(weight_k, kind_k, size, room_k);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int part = 0; part < threads; ++part) {
-    const int64_t begin = tokens * part / threads, end = tokens * (part + 1) / threads;
-    norm_rows<T>(static_cast<const T*>(q), static_cast<T*>(out_q), tokens, q_heads, q_token,
-                 q_head, size, size, epsilon, scale_q, multiplied, query_scale, begin * q_heads,
-                 end * q_heads);
-    norm_rows<T>(static_cast<const T*>(k), static_cast<T*>(out_k), tokens, k_heads, k_token,
-                 k_head, size, size, epsilon, scale_k, false, 1.0f, begin * k_heads, end * k_heads);
+  const Scale<T> scale_q(a.weight_q, a.kind_q, a.size, room_q);
+  const Scale<T> scale_k(a.weight_k, a.kind_k, a.size, room_k);
+#pragma omp parallel for num_threads(a.threads) if (a.threads > 1)
+  for (int part = 0; part < a.threads; ++part) {
+    const int64_t begin = a.tokens * part / a.threads, end = a.tokens * (part + 1) / a.threads;
+    norm_rows<T>(static_cast<const T*>(a.q), static_cast<T*>(a.out_q), a.q_heads, a.q_token,
+                 a.q_head, a.size, a.size, a.epsilon, scale_q, a.multiplied, a.query_scale,
+                 begin * a.q_heads, end * a.q_heads);
+    norm_rows<T>(static_cast<const T*>(a.k), static_cast<T*>(a.out_k), a.k_heads, a.k_token,
+                 a.k_head, a.size, a.size, a.epsilon, scale_k, false, 1.0f, begin * a.k_heads,
+                 end * a.k_heads);
   }
 }
 
 }  // namespace
 
 #define NORMPORT_NORMS(suffix, T)                                                                  \
-  extern "C" void rms_norm_##suffix(const void* x, const void* weight, void* out, int64_t outer,   \
-                                    int64_t inner, int64_t outer_stride, int64_t inner_stride,     \
-                                    int64_t size, int64_t measured, float epsilon, int kind,       \
-                                    int threads) {                                                 \
-    rms_norm<T>(x, weight, out, outer, inner, outer_stride, inner_stride, size, measured, epsilon, \
-                kind, threads);                                                                    \
+  extern "C" void rms_norm_##suffix(const void* a) { run<T>(*static_cast<const RmsNorm*>(a)); }    \
+  extern "C" void norm_add_norm_##suffix(const void* a) {                                          \
+    run<T>(*static_cast<const NormAddNorm*>(a));                                                   \
   }                                                                                                \
-  extern "C" void norm_add_norm_##suffix(                                                          \
-      const void* x, const void* residual, const void* weight1, const void* weight2, void* z,      \
-      void* y, int64_t rows, int64_t size, int64_t x_stride, int64_t residual_stride,              \
-      float epsilon1, float epsilon2, int kind1, int kind2, int round_norm, int round_sum,         \
-      int threads) {                                                                               \
-    norm_add_norm<T>(x, residual, weight1, weight2, z, y, rows, size, x_stride, residual_stride,   \
-                     epsilon1, epsilon2, kind1, kind2, round_norm, round_sum, threads);            \
-  }                                                                                                \
-  extern "C" void qk_norm_##suffix(const void* q, const void* k, const void* weight_q,             \
-                                   const void* weight_k, void* out_q, void* out_k, int64_t tokens, \
-                                   int64_t q_heads, int64_t k_heads, int64_t q_token,              \
-                                   int64_t q_head, int64_t k_token, int64_t k_head, int64_t size,  \
-                                   float epsilon, int kind_q, int kind_k, int multiplied,          \
-                                   float query_scale, int threads) {                               \
-    qk_norm<T>(q, k, weight_q, weight_k, out_q, out_k, tokens, q_heads, k_heads, q_token, q_head,  \
-               k_token, k_head, size, epsilon, kind_q, kind_k, multiplied, query_scale, threads);  \
-  }
+  extern "C" void qk_norm_##suffix(const void* a) { run<T>(*static_cast<const QkNorm*>(a)); }
 
 NORMPORT_NORMS(float32, float)
 NORMPORT_NORMS(bfloat16, BFloat16)
