@@ -32,6 +32,7 @@ from normport.tools.options import (
     OutputFormat,
     Paths,
     PortDirty,
+    ReportFormat,
     Select,
     SeriesFolder,
     ShowDone,
@@ -237,6 +238,34 @@ def series_apply(
 
     raise typer.Exit(
         series_apply_command(checkout, series, installed=installed, allow_dirty=allow_dirty)
+    )
+
+
+@app.command()
+def doctor(
+    output_format: Annotated[
+        ReportFormat, typer.Option("--output-format", help="How the report is printed.")
+    ] = ReportFormat.text,
+    dtype: Annotated[str, typer.Option("--dtype", help="The run's dtype.")] = "float16",
+    custom_op: Annotated[
+        list[str] | None,
+        typer.Option("--custom-op", metavar="OP", help="vLLM's custom_ops, e.g. +gemma_rms_norm."),
+    ] = None,
+    wheel: Annotated[
+        Path | None,
+        typer.Option("--wheel", metavar="FILE", help="Only compare this kernel wheel's schemas."),
+    ] = None,
+) -> None:
+    """What this machine would run for each kind of norm, eager and compiled, and why."""
+    from normport.tools.doctor import doctor_command
+
+    raise typer.Exit(
+        doctor_command(
+            as_json=output_format is ReportFormat.json,
+            dtype=dtype,
+            custom_ops=custom_op or [],
+            wheel=wheel,
+        )
     )
 
 

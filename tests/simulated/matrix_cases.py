@@ -120,8 +120,7 @@ class Bounds:
         return cls((exact - reach).to(dtype), (exact + reach).to(dtype))
 
     def hold(self, result: Tensor) -> bool:
-        flat = result.reshape(self.low.shape)
-        return bool(((flat >= self.low) & (flat <= self.high)).all())
+        return bool(((result >= self.low) & (result <= self.high)).all())
 
 
 def exact_norm(total: Tensor, weight: Tensor | None, offset: float) -> Tensor:

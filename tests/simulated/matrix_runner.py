@@ -17,7 +17,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from matrix_cases import EPSILON, LAYOUTS, Bounds, Case, exact_norm, groups, size, variants
+from matrix_cases import (
+    EPSILON,
+    LAYOUTS,
+    MANY_ROWS,
+    Bounds,
+    Case,
+    exact_norm,
+    groups,
+    size,
+    variants,
+)
 from matrix_expected import EXPECTED, Path
 from torch import Tensor
 from vllm import ir
@@ -137,10 +147,13 @@ class Matrix:
             )
             weight = torch.randn(hidden, generator=generator).mul(0.2).to(dtype)
             tolerance = ir.ops.rms_norm.get_tolerance(dtype)
+            # Rows do not depend on each other: of many, some say enough of the numbers.
+            few = slice(None, None, 1 if rows < MANY_ROWS else 64)
+            seen = x[few].double()
             totals = {
-                "none": x.double(),
-                "residual": x.double() + residual.double(),
-                "aliasing": x.double() * 2,
+                "none": seen,
+                "residual": seen + residual[few].double(),
+                "aliasing": seen * 2,
             }
             sums = {k: Bounds.around(v, dtype, **tolerance) for k, v in totals.items()}
             for layer, kind, add in variants():
@@ -150,13 +163,20 @@ class Matrix:
                 norms = Bounds.around(exact, dtype, **tolerance)
                 for layout in layouts:
                     case = Case(layer, rows, hidden, layout, dtype, kind, add)
-                    self.case(case, made, x, residual, norms, sums[add])
+                    self.case(case, made, x, residual, norms, sums[add], few)
 
     def layer(self, layer: str, kind: str, dtype: torch.dtype, weight: Tensor) -> Any:
         return build(layer, kind, weight, self.device)
 
     def case(
-        self, case: Case, layer: Any, x: Tensor, residual: Tensor, norms: Bounds, sums: Bounds
+        self,
+        case: Case,
+        layer: Any,
+        x: Tensor,
+        residual: Tensor,
+        norms: Bounds,
+        sums: Bounds,
+        few: slice,
     ) -> None:
         shape = LAYOUTS[case.layout][1]
         first = self.device.put(shape(x))
@@ -172,10 +192,18 @@ class Matrix:
         # A kernel that vLLM would call without us too has no guard: neither for an empty tensor,
         # nor for strides or a weight that it cannot read. Its path is ours to keep, not its result.
         theirs = wanted[0] == "vllm_c"
+        unsafe = (
+            case.rows == 0
+            or case.weight == "strided"
+            or (
+                case.residual != "none"
+                and (case.residual == "aliasing" or case.layout not in ("2-D", "3-D", "4-D"))
+            )
+        )
         try:
             result = layer(*args)
         except RuntimeError as error:
-            if not (theirs and case.rows == 0):
+            if not (theirs and unsafe):
                 self.report(case, f"raised {error}")
                 return
             result = None
@@ -184,12 +212,8 @@ class Matrix:
         self.paths["{} ({})".format(*path)] += 1
         if path != wanted:
             self.report(case, f"took {path}, expected {wanted}")
-        unsafe = case.weight == "strided" or (
-            case.residual != "none"
-            and (case.residual == "aliasing" or case.layout not in ("2-D", "3-D", "4-D"))
-        )
         if result is not None and not (theirs and unsafe):
-            self.compare(case, first, before, result, norms, sums)
+            self.compare(case, first, before, result, norms, sums, few)
 
     def compare(
         self,
@@ -199,13 +223,14 @@ class Matrix:
         result: Any,
         norms: Bounds,
         sums: Bounds,
+        few: slice,
     ) -> None:
         results = result if isinstance(result, tuple) else (result,)
         bounds = (norms, sums)[: len(results)]
         for got, bound in zip(results, bounds, strict=True):
             if got.shape != x.shape or got.dtype != case.dtype:
                 self.report(case, f"gave {got.dtype} {tuple(got.shape)}")
-            elif not bound.hold(self.device.take(got)):
+            elif not bound.hold(self.device.take(got).reshape(-1, case.hidden)[few]):
                 self.report(case, "is not within vLLM's tolerances of float64")
         if before is not None and not torch.equal(self.device.take(x), before):
             self.report(case, "changed its input")
