@@ -98,7 +98,8 @@ def diagnose(dtype: torch.dtype, custom_ops: Sequence[str] = ()) -> list[Mode]:
     from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
 
     modes = []
-    for name, number, sizes in (("eager", 0, []), ("compiled", 3, [1])):
+    for name, number in (("eager", 0), ("compiled", 3)):
+        sizes = [1] if name == "compiled" else []
         config = VllmConfig(
             compilation_config=CompilationConfig(
                 mode=number, custom_ops=list(custom_ops), compile_sizes=sizes
@@ -187,8 +188,10 @@ def _ask(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool, confi
         if told is not None:
             return told
     path, runs, skipped = _ask_ir(norm, layer, args)
-    if native and compiled and norm.gemma:
+    if native and compiled and norm.gemma and plugin.supported_platform():
         skipped = (("forward_xpu", "compile mode makes the native path the one used"), *skipped)
+    if native and compiled and norm.gemma and norm.residual:
+        skipped = (*skipped, ("pass", "with a residual the kernel normalizes the rounded sum"))
     return path, runs, skipped
 
 
@@ -214,8 +217,10 @@ def _ask_gemma(norm: Norm, layer: Any, args: tuple[Tensor, ...], traced: bool) -
         if guard(*args, weight):
             return GUARD, "vllm.xpu_gemma_rms_norm", ()
         return NATIVE, "native", ((op, "the graph's arguments are not the kernel's"),)
-    refused = gemma_reasons.fused_gemma_refused if norm.residual else gemma_reasons.gemma_refused
-    reason = refused(*args, weight)
+    if norm.residual:
+        reason = gemma_reasons.fused_gemma_refused(args[0], args[1], weight)
+    else:
+        reason = gemma_reasons.gemma_refused(args[0], weight)
     return (GUARD, op, ()) if reason is None else (NATIVE, "native", ((op, reason),))
 
 
@@ -227,7 +232,7 @@ def _ask_pass(layer: Any, args: tuple[Tensor, ...], config: Any) -> Told | None:
 
     passes = config.compilation_config.inductor_compile_config
     found = passes.get(current_platform.pass_key)
-    if not isinstance(found, XpuGemmaRMSNormPass) or isinstance(args[0].shape[0], torch.SymInt):
+    if not isinstance(found, XpuGemmaRMSNormPass):
         return None
     if found.kernel_takes(args[0], layer.weight.data):
         return GUARD, "vllm.xpu_gemma_rms_norm", ()
@@ -236,18 +241,18 @@ def _ask_pass(layer: Any, args: tuple[Tensor, ...], config: Any) -> Told | None:
 
 def _ask_musa(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool) -> Told:
     from normport.kernels.rms_norm import rms_norm
-    from normport.layers import musa
+    from normport.layers.in_tree import xpu_norm_providers as guards
 
     native = ("native", "a residual has no guarded path") if norm.residual else None
     weight = layer.weight.data if getattr(layer, "pass_weight", True) else None
-    refused = musa.weightless_qk_refused if weight is None else musa.fp16_row_refused
+    refused = guards.weightless_qk_refused if weight is None else guards.fp16_row_refused
     if native is None and compiled:
         native = ("guard", "the code is traced, and the choice would freeze at the first size")
     if native is None and (reason := refused(args[0], weight)) is not None:
         native = ("guard", reason)
     if native is not None:
         return NATIVE, "native", (native,)
-    skipped = []
+    skipped: list[tuple[str, str]] = []
     for provider in rms_norm.candidates("musa"):
         against = provider.why_unsupported()
         if against is None:
@@ -266,15 +271,14 @@ def _ask_ir(norm: Norm, layer: Any, args: tuple[Tensor, ...]) -> Told:
     else:
         weight = layer.weight.data if layer.pass_weight else None
     chosen = op.dispatch(*args, weight, 1e-6).provider
-    found = xpu.providers()
     skipped = []
     for provider in op.get_priority():
         if provider == chosen:
             break
         if provider == "xpu_fp16_row":
-            reason = found.fp16_row_refused(args[0], weight)
+            reason = xpu.providers().fp16_row_refused(args[0], weight)
         elif provider == "xpu_weightless_qk":
-            reason = found.weightless_qk_refused(args[0], weight)
+            reason = xpu.providers().weightless_qk_refused(args[0], weight)
         else:
             reason = "weight of another dtype" if weight is not None else "arguments"
         skipped.append((provider, str(reason)))

@@ -124,6 +124,6 @@ def _after_configuration(part: str, action: Any) -> None:
             for act in actions.values():
                 act(vllm_config)
 
-        platform.check_and_update_config = classmethod(check_and_update_config)  # type: ignore[method-assign,assignment]
-        platform.normport_actions = actions  # type: ignore[attr-defined]
+        platform.check_and_update_config = classmethod(check_and_update_config)
+        platform.normport_actions = actions
     actions[part] = action

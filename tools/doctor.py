@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -15,9 +16,7 @@ from normport.tools.terminal import write_text
 DTYPES = ("float16", "bfloat16", "float32")
 
 
-def doctor_command(
-    *, as_json: bool, dtype: str, custom_ops: list[str], wheel: Path | None
-) -> int:
+def doctor_command(*, as_json: bool, dtype: str, custom_ops: list[str], wheel: Path | None) -> int:
     """Print the report and return 0: it tells, it does not judge.
 
     UserError: a wheel that cannot be read, a dtype that no kernel has, or a vLLM that is broken.
@@ -85,10 +84,9 @@ def _machine_report(dtype: str, custom_ops: list[str]) -> dict[str, Any]:
 
 
 def _vllm_report(dtype: str, custom_ops: list[str]) -> dict[str, Any]:
-    # What vLLM says while it is imported is about its own start.
-    import logging
-
-    logging.getLogger("vllm").setLevel(logging.ERROR)
+    # What vLLM logs is about its own start, and stdout is for the report.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     import torch
     from vllm.platforms import current_platform
     from vllm.plugins import load_general_plugins

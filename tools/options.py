@@ -47,6 +47,8 @@ Paths = Annotated[
         help="Python files, folders, a vLLM checkout, or `-`.",
     ),
 ]
+
+
 class ReportFormat(StrEnum):
     """The values of ``--output-format`` where there are no findings to list."""
 

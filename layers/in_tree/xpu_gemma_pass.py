@@ -55,7 +55,8 @@ class XpuGemmaRMSNormPass(InductorPass):
             aten._to_copy.default,
             torch.ops.prims.convert_element_type.default,
         )
-        return wide.args[0] if wide.target in casts else wide
+        source = wide.args[0] if wide.target in casts else wide
+        return source if isinstance(source, fx.Node) else None
 
     @staticmethod
     def kernel_takes(x: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -33,16 +33,22 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "row.rows": Limit(
-        1, 1, "one sequence's decode step; Inductor fuses more rows with their neighbors"
+        1,
+        1,
+        "one sequence's decode step; Inductor fuses more rows with neighbors",
     ),
     "row.hidden": Limit(
         2, 2**20, "the kernel throws for some strides of one element; above is no model"
     ),
     "qk.rows": Limit(
-        1, 128, "the heads of one token, of which no model has more; more rows are prefill"
+        1,
+        128,
+        "the heads of one token; no model has more, so more are tokens",
     ),
     "qk.head_dim": Limit(
-        16, 256, "the head sizes of XPU attention; a wider weightless norm is not of heads"
+        16,
+        256,
+        "the head sizes of attention; a wider weightless norm is another",
     ),
 }
 """Every size that a guard compares with, and the reason for it."""
@@ -124,7 +130,7 @@ def weightless_qk_refused(
 ) -> str | None:
     """Why ``x`` is not the heads ``[heads, head_dim]`` of a token, or None.
 
-    Rows may lie apart, as in a view of qkv, but each must be dense and none may overlap.
+    Rows may lie apart, as in a view of qkv; each must be dense and none overlap.
     """
     if weight is not None:
         return "has a weight"
