@@ -186,14 +186,17 @@ def check_two_models() -> None:
 
 
 def check_users_order_is_kept() -> None:
-    """An order that the user gave stands, and a second look at it changes nothing."""
+    """An order other than the platform's stands, and a second look at ours changes nothing."""
     from vllm.config.kernel import IrOpPriorityConfig, KernelConfig
 
     from normport.layers import xpu
 
     order = IrOpPriorityConfig(rms_norm=["native"])
-    config = VllmConfig(kernel_config=KernelConfig(ir_op_priority=order))
-    assert config.kernel_config.ir_op_priority.rms_norm[0] == "native"
+    config = VllmConfig(
+        kernel_config=KernelConfig(ir_op_priority=order),
+        compilation_config=CompilationConfig(mode=0),
+    )
+    assert config.kernel_config.ir_op_priority.rms_norm == ["native", "vllm_c"]
     with configured() as ours:
         placed = list(ours.kernel_config.ir_op_priority.rms_norm)
         assert xpu.providers().place_norm_providers(ours) is None
