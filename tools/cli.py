@@ -197,6 +197,13 @@ def port(
     allow_unproven: AllowUnproven = False,
     dim: Dims = None,
     allow_dirty: PortDirty = False,
+    with_xpu_norms: Annotated[
+        bool,
+        typer.Option(
+            "--with-xpu-norms",
+            help="Also the optional patch that gives XPU its guarded one-row and QK norms.",
+        ),
+    ] = False,
 ) -> None:
     """The main job: rewrite, backport and proof, written as a patch series for `git am`."""
     from normport.tools.series_commands import port_command
@@ -212,6 +219,7 @@ def port(
             allow_unproven=allow_unproven,
             dims=dim,
             allow_dirty=allow_dirty,
+            xpu_norms=with_xpu_norms,
         )
     )
 
