@@ -278,6 +278,21 @@ def doctor(
 
 
 @app.command()
+def probe(
+    output_format: Annotated[
+        ReportFormat, typer.Option("--output-format", help="How the report is printed.")
+    ] = ReportFormat.text,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON there too.")
+    ] = None,
+) -> None:
+    """On an XPU or MUSA machine: each norm kernel against native, odd shapes, aliasing, time."""
+    from normport.tools.probe import probe_command
+
+    raise typer.Exit(probe_command(as_json=output_format is ReportFormat.json, out=out))
+
+
+@app.command()
 def explain(
     code: Annotated[
         str | None, typer.Argument(help="Rule code, e.g. NP101; without one, all are listed.")
