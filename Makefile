@@ -2,6 +2,7 @@
 #
 #   make port    the main job on vLLM 0.29.0: the patch series and its proof, in out/0.29.0
 #   make test    the whole test suite, with the real vLLM engine on the CPU
+#   make test-ipex  provider ipex with the real intel-extension-for-pytorch, on the CPU
 #   make fuzz    2,000 generated model files and 5,000 mutated ones through the command
 #
 # PYTHON names another interpreter; PIP_ARGS goes to pip install, e.g. for another index.
@@ -24,7 +25,7 @@ NORMPORT := $(PORT_ENV)/bin/normport
 TYPECHECK := build/typecheck
 
 .DEFAULT_GOAL := port
-.PHONY: port test test-env lint format bench fuzz patches check-patches census check-census clean
+.PHONY: port test test-ipex test-env lint format bench fuzz patches check-patches census check-census clean
 
 # The stamp comes last: an environment whose making was interrupted is made anew.
 $(PORT_ENV)/stamp: pyproject.toml
@@ -49,6 +50,24 @@ test: test-env
 	$(TEST_ENV)/bin/python -m pytest tests/test_workspace.py
 	$(TEST_ENV)/bin/python -m pytest -n 2 --dist loadfile --ignore=tests/test_workspace.py $(PYTEST_ARGS)
 
+# intel-extension-for-pytorch 2.8.0 wants torch 2.8, which vLLM 0.29.0 does not.
+IPEX_ENV := .venv-ipex
+IPEX_TORCH := torch==2.8.0
+IPEX_PIP := $(IPEX_ENV)/bin/python -m pip install --quiet --no-input --disable-pip-version-check $(PIP_ARGS)
+$(IPEX_ENV)/stamp: pyproject.toml
+	@echo "making $(IPEX_ENV) (once; 2 GB, or 8 where only the CUDA build of torch is to be had)"
+	@rm -rf $(IPEX_ENV)
+	@$(PYTHON) -m venv $(IPEX_ENV)
+	@$(IPEX_PIP) '$(IPEX_TORCH)+cpu' 2>$(IPEX_ENV)/pip.log \
+	  || $(IPEX_PIP) --extra-index-url $(TORCH_INDEX) '$(IPEX_TORCH)+cpu' 2>>$(IPEX_ENV)/pip.log \
+	  || $(IPEX_PIP) '$(IPEX_TORCH)' || { cat $(IPEX_ENV)/pip.log >&2; exit 1; }
+	@$(IPEX_PIP) -e '.[ipex]' numpy pytest 2>$(IPEX_ENV)/pip.log || { cat $(IPEX_ENV)/pip.log >&2; exit 1; }
+	@touch $@
+
+# The extension warns at import about its own operators, and pytest would make that an error.
+test-ipex: $(IPEX_ENV)/stamp
+	$(IPEX_ENV)/bin/python -m pytest -W default tests/ipex/check_ipex.py $(PYTEST_ARGS)
+
 # mypy wants to see the folders as the one package that they are installed as.
 lint: test-env
 	$(TEST_ENV)/bin/ruff check .
@@ -68,6 +87,7 @@ format: test-env
 BENCH_TOOLS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["bench"])
 bench: $(PORT_ENV)/stamp
 	@$(PORT_ENV)/bin/python bench/guard.py
+	@$(PORT_ENV)/bin/python bench/norms.py
 	@$(PORT_ENV)/bin/python -c '$(BENCH_TOOLS)' | xargs $(PIP) 2>$(PORT_ENV)/pip.log \
 	  || echo "not all tools to compare with could be installed; see $(PORT_ENV)/pip.log" >&2
 	@$(PORT_ENV)/bin/python bench/scan.py
@@ -95,6 +115,6 @@ check-census: $(PORT_ENV)/stamp
 	@$(PORT_ENV)/bin/python -m normport.tools.census docs/census.md --check $(RELEASE)
 
 clean:
-	rm -rf $(PORT_ENV) $(TEST_ENV) build dist out *.egg-info
+	rm -rf $(PORT_ENV) $(TEST_ENV) $(IPEX_ENV) build dist out *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .pytest_cache .ruff_cache

@@ -39,7 +39,7 @@ PRIORITY: dict[str, tuple[str, ...]] = {
     "xpu": ("xpu", "ipex", "triton"),
     "musa": ("musa", "triton"),
     "cuda": ("triton",),
-    "cpu": ("cpu",),
+    "cpu": ("vllm_cpu", "cpu"),
 }
 """Providers by ``device.type``, best first; then, and on every other device, native."""
 

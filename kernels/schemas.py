@@ -35,25 +35,30 @@ class UnreadableWheel(ValueError):
     """The file is no wheel or library with kernels; the message is one sentence for the user."""
 
 
-def normalized(name: str, schema: str) -> str:
+def normalized(name: str, schema: str, namespace: str = "_C") -> str:
     """One spelling for all ways to write a schema: alias sets, spaces, defaults."""
-    return str(torch._C.parse_schema(f"_C::{name}{schema}"))
+    return str(torch._C.parse_schema(f"{namespace}::{name}{schema}"))
 
 
-def registered_schema(name: str) -> str | None:
+def registered_schema(name: str, namespace: str = "_C") -> str | None:
     """The normalized schema of ``torch.ops._C.<name>``, or None where it is not registered."""
-    packet = getattr(torch.ops._C, name, None)
+    packet = getattr(getattr(torch.ops, namespace), name, None)
     if packet is None or "default" not in packet.overloads():
         return None
     return str(packet.default._schema)
 
 
-def why_not_registered(name: str) -> str | None:
-    """Why the op cannot be called: missing, or of another schema than in ``XPU_SCHEMAS``."""
-    found = registered_schema(name)
+def why_not_schema(name: str, schema: str, namespace: str = "_C") -> str | None:
+    """Why the op cannot be called: missing, or registered with another schema."""
+    found = registered_schema(name, namespace)
     if found is None:
         return Reason.OP_MISSING
-    return None if found == normalized(name, XPU_SCHEMAS[name]) else Reason.SCHEMA_MISMATCH
+    return None if found == normalized(name, schema, namespace) else Reason.SCHEMA_MISMATCH
+
+
+def why_not_registered(name: str, namespace: str = "_C") -> str | None:
+    """``why_not_schema`` for an op of ``XPU_SCHEMAS``."""
+    return why_not_schema(name, XPU_SCHEMAS[name], namespace)
 
 
 def read_schemas(file: Path) -> dict[str, list[str]]:

@@ -1,11 +1,11 @@
 """Provider ``xpu``: ``torch.ops._C`` of vllm-xpu-kernels.
 
-What the kernels do, and the guards exclude, is known for release 0.1.14.1: they take float32, float16
-and bfloat16 of ranks 2 to 4 and a weight of the input's dtype, which they read as one dense row; they
-copy an input whose rows are not dense; they have no guard for empty tensors. Since August 2026 they
-multiply in float32 and round once, which vLLM accepts for a definition that rounds twice
-(``vllm_c`` in ``vllm/kernels/vllm_c.py``), and so does this provider. The fused one normalizes the
-rounded sum.
+What the kernels do, and the guards exclude, is known for release 0.1.14.1: they take float32,
+float16 and bfloat16 of ranks 2 to 4 and a weight of the input's dtype, which they read as one dense
+row; they copy an input whose rows are not dense; they have no guard for empty tensors. Since
+August 2026 they multiply in float32 and round once, which vLLM accepts for a definition that rounds
+twice (``vllm_c`` in ``vllm/kernels/vllm_c.py``), and so does this provider. The fused one
+normalizes the rounded sum.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from normport.kernels.rms_norm import rms_norm
 from normport.kernels.schemas import XPU_SCHEMAS, why_not_registered
 
 PACKAGE = "vllm_xpu_kernels"
+NAMESPACE = "_C"
 RANKS = range(2, 5)
 
 _status: dict[str, str | None] = {}
@@ -49,15 +51,20 @@ def why_not_loaded() -> str | None:
 
 def _supported(name: str) -> str | None:
     for op in XPU_SCHEMAS:
-        _status[op] = why_not_registered(op)
+        _status[op] = why_not_registered(op, NAMESPACE)
     # A process that has the ops has them, whichever package brought them.
     if _status[name] == Reason.OP_MISSING:
         reason = why_not_loaded()
         if reason is not None:
             return reason
         for op in XPU_SCHEMAS:
-            _status[op] = why_not_registered(op)
+            _status[op] = why_not_registered(op, NAMESPACE)
     return _status[name]
+
+
+def _op(name: str) -> Callable[..., None]:
+    found: Callable[..., None] = getattr(getattr(torch.ops, NAMESPACE), name).default
+    return found
 
 
 def _rms_norm_supported() -> str | None:
@@ -117,9 +124,9 @@ def _rms_norm(
 ) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if offset and weight is not None:
-        torch.ops._C.gemma_rms_norm.default(out, x, weight, epsilon)
+        _op("gemma_rms_norm")(out, x, weight, epsilon)
     else:
-        torch.ops._C.rms_norm.default(out, x, weight, epsilon)
+        _op("rms_norm")(out, x, weight, epsilon)
     return out
 
 
@@ -153,7 +160,7 @@ def _fused_add_rms_norm(
     out = x.clone(memory_format=torch.contiguous_format)
     total = residual.clone(memory_format=torch.contiguous_format)
     if offset and weight is not None:
-        torch.ops._C.fused_add_gemma_rms_norm.default(out, total, weight, epsilon)
+        _op("fused_add_gemma_rms_norm")(out, total, weight, epsilon)
     else:
-        torch.ops._C.fused_add_rms_norm.default(out, total, weight, epsilon)
+        _op("fused_add_rms_norm")(out, total, weight, epsilon)
     return out, total
