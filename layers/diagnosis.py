@@ -99,7 +99,7 @@ def diagnose(dtype: torch.dtype, custom_ops: Sequence[str] = ()) -> list[Mode]:
 
     modes = []
     for name, number in (("eager", 0), ("compiled", 3)):
-        sizes = [1] if name == "compiled" else []
+        sizes: list[int] = [1] if name == "compiled" else []
         config = VllmConfig(
             compilation_config=CompilationConfig(
                 mode=number, custom_ops=list(custom_ops), compile_sizes=sizes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -23,7 +21,7 @@ def test_ulps_count_the_steps_between_values(dtype: torch.dtype) -> None:
     assert probe.ulps(torch.zeros(1, dtype=dtype), -torch.zeros(1, dtype=dtype)) == 0
     assert probe.ulps(one[:0], one[:0]) == 0
     half = torch.full_like(one, 0.5)
-    assert probe.ulps(one, half) == round(-math.log2(torch.finfo(dtype).eps)).__rpow__(2)
+    assert probe.ulps(one, half) == round(1 / torch.finfo(dtype).eps)
 
 
 def test_a_wrong_kernel_and_one_that_raises_are_told() -> None:
