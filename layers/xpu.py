@@ -9,7 +9,8 @@ from typing import Any
 INSTALLED = "installed"
 IN_TREE = "in vLLM already, left as it is"
 PROVIDERS = "vllm.kernels.xpu_norm_providers"
-"""Where the optional patch puts ``layers/in_tree/xpu_norm_providers.py``."""
+PASS = "vllm.compilation.passes.fusion.xpu_gemma_rms_norm"
+"""Where the optional patch puts ``xpu_norm_providers.py`` and ``xpu_gemma_pass.py``."""
 
 
 def install() -> dict[str, str]:
@@ -85,7 +86,7 @@ def _install_providers() -> str:
 
 
 def _install_pass() -> str:
-    if find_spec("vllm.compilation.passes.fusion.xpu_gemma_rms_norm") is not None:
+    if find_spec(PASS) is not None:
         return IN_TREE
     _after_configuration("pass", _add_pass)
     return INSTALLED
