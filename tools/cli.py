@@ -32,6 +32,7 @@ from normport.tools.options import (
     OutputFormat,
     Paths,
     PortDirty,
+    ReportFormat,
     Select,
     SeriesFolder,
     ShowDone,
@@ -196,6 +197,13 @@ def port(
     allow_unproven: AllowUnproven = False,
     dim: Dims = None,
     allow_dirty: PortDirty = False,
+    with_xpu_norms: Annotated[
+        bool,
+        typer.Option(
+            "--with-xpu-norms",
+            help="Also the optional patch that gives XPU its guarded one-row and QK norms.",
+        ),
+    ] = False,
 ) -> None:
     """The main job: rewrite, backport and proof, written as a patch series for `git am`."""
     from normport.tools.series_commands import port_command
@@ -211,6 +219,7 @@ def port(
             allow_unproven=allow_unproven,
             dims=dim,
             allow_dirty=allow_dirty,
+            xpu_norms=with_xpu_norms,
         )
     )
 
@@ -238,6 +247,49 @@ def series_apply(
     raise typer.Exit(
         series_apply_command(checkout, series, installed=installed, allow_dirty=allow_dirty)
     )
+
+
+@app.command()
+def doctor(
+    output_format: Annotated[
+        ReportFormat, typer.Option("--output-format", help="How the report is printed.")
+    ] = ReportFormat.text,
+    dtype: Annotated[str, typer.Option("--dtype", help="The run's dtype.")] = "float16",
+    custom_op: Annotated[
+        list[str] | None,
+        typer.Option("--custom-op", metavar="OP", help="vLLM's custom_ops, e.g. +gemma_rms_norm."),
+    ] = None,
+    wheel: Annotated[
+        Path | None,
+        typer.Option("--wheel", metavar="FILE", help="Only compare this kernel wheel's schemas."),
+    ] = None,
+) -> None:
+    """What this machine would run for each kind of norm, eager and compiled, and why."""
+    from normport.tools.doctor import doctor_command
+
+    raise typer.Exit(
+        doctor_command(
+            as_json=output_format is ReportFormat.json,
+            dtype=dtype,
+            custom_ops=custom_op or [],
+            wheel=wheel,
+        )
+    )
+
+
+@app.command()
+def probe(
+    output_format: Annotated[
+        ReportFormat, typer.Option("--output-format", help="How the report is printed.")
+    ] = ReportFormat.text,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON there too.")
+    ] = None,
+) -> None:
+    """On an XPU or MUSA machine: each norm kernel against native, odd shapes, aliasing, time."""
+    from normport.tools.probe import probe_command
+
+    raise typer.Exit(probe_command(as_json=output_format is ReportFormat.json, out=out))
 
 
 @app.command()

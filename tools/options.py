@@ -47,6 +47,15 @@ Paths = Annotated[
         help="Python files, folders, a vLLM checkout, or `-`.",
     ),
 ]
+
+
+class ReportFormat(StrEnum):
+    """The values of ``--output-format`` where there are no findings to list."""
+
+    text = "text"
+    json = "json"
+
+
 Format = Annotated[OutputFormat, typer.Option("--output-format", help="How findings are printed.")]
 Diff = Annotated[bool, typer.Option("--diff", help="Print a diff for `git apply`, nothing else.")]
 Write = Annotated[bool, typer.Option("--write", help="Change the files; all of them or none.")]

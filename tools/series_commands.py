@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -104,6 +105,7 @@ def port_command(
     allow_unproven: bool,
     dims: Sequence[str] | None,
     allow_dirty: bool,
+    xpu_norms: bool = False,
 ) -> int:
     """Carry out ``port`` and return the exit status."""
     from normport.tools.parallel import Workers
@@ -125,6 +127,10 @@ def port_command(
             progress=show,
         )
         series = plan_series(tree, [_in_tree(name, tree) for name in only], settings)
+    if xpu_norms:
+        from normport.tools.optional_dispatch import optional_dispatch
+
+        series = replace(series, optional=(*series.optional, optional_dispatch(tree)))
     check_dims(settings.dims, series.report)
     dispatch = series.backport
     if dispatch.patch is None:

@@ -79,11 +79,19 @@ def apply_series(package: Path, root: Path, series: list[Path]) -> None:
     lines = [run(["git", "apply", "--numstat", patch]).splitlines() for patch in series]
     touched = {Path(line.split("\t")[2]) for patch in lines for line in patch}
     inside = {path.relative_to("vllm") for path in touched if path.parts[0] == "vllm"}
-    link_tree(package, root / "vllm", {path for path in inside if (package / path).exists()})
+    link_tree(package, root / "vllm", {_real(package, path) for path in inside})
     # A work tree above the temporary folder would make git look for the files there.
     alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.parent)}
     for patch in series:
         run(["git", "apply", patch], cwd=root, env=alone)
+
+
+def _real(package: Path, path: Path) -> Path:
+    """``path``, or for a new file one beside it: git writes into no folder that is a link."""
+    if (package / path).exists():
+        return path
+    beside = (entry for entry in (package / path).parent.iterdir() if entry.is_file())
+    return next(beside).relative_to(package)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,208 @@
+"""Each norm kernel of this machine against the native norm: numbers, layouts, aliasing, time.
+
+Calls the kernels themselves, past every guard, because what they do with odd arguments is what
+the guards are written for. On a simulated device the same runs, without times.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normport.kernels.fused_add_rms_norm import fused_add_rms_norm
+from normport.kernels.rms_norm import rms_norm
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+EPSILON = 1e-6
+HIDDEN = 6656
+TURNS, CALLS = 15, 20
+
+Kernel = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One kernel and its native norm, both ``(x, residual or None, weight) -> results``."""
+
+    name: str
+    kernel: Kernel
+    native: Kernel
+    residual: bool = False
+    weight: bool = True
+
+
+@dataclass
+class Found:
+    """What was seen of one kernel.
+
+    cases: shape and layout -> dtype -> the largest difference in ulp, or what it raised.
+    aliases: for the kernels that work in place, whether the arguments hold the results.
+    ratio: native's time over the kernel's, by dtype, at one row of 6656: median and quartiles.
+        Empty on a simulated device.
+    """
+
+    cases: dict[str, dict[str, int | str]] = field(default_factory=dict)
+    aliases: bool | None = None
+    ratio: dict[str, list[float]] = field(default_factory=dict)
+
+
+def shapes(device: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Inputs by name; the empty one comes last, because a kernel may not survive it."""
+
+    def draw(*shape: int) -> Tensor:
+        generator = torch.Generator().manual_seed(3)
+        return torch.randn(*shape, generator=generator).to(dtype).to(device)
+
+    yield "1 x 6656", draw(1, HIDDEN)
+    yield "7 x 6656", draw(7, HIDDEN)
+    yield "83 x 769", draw(83, 769)
+    yield "5 x 3 x 128", draw(5, 3, 128)
+    yield "2 x 5 x 3 x 128", draw(2, 5, 3, 128)
+    yield "1 x 1 x 2", draw(1, 1, 2)
+    yield "split of qkv", draw(7, 3 * 128)[:, 128:256]
+    yield "heads of a split", draw(7, 9 * 128).view(7, 9, 128)[:, 2:4]
+    yield "odd outer stride", draw(7, 131)[:, :128]
+    yield "last stride 2", draw(7, 256)[:, ::2]
+    yield "(N, 1, D)", draw(1, 7, 128).transpose(0, 1)
+    yield "0 x 128", draw(0, 128)
+
+
+def subjects(platform: str) -> list[Subject]:
+    """The kernels to look at: the four of vllm-xpu-kernels, or the chosen provider on MUSA."""
+    if platform == "musa":
+        return [
+            Subject("rms_norm", _op, _native),
+            Subject("rms_norm, weightless", _op, _native, weight=False),
+        ]
+    return [
+        Subject("rms_norm", _out_of_place("rms_norm"), _native),
+        Subject("rms_norm, weightless", _out_of_place("rms_norm"), _native, weight=False),
+        Subject("gemma_rms_norm", _out_of_place("gemma_rms_norm"), _gemma),
+        Subject("fused_add_rms_norm", _in_place("fused_add_rms_norm"), _native, residual=True),
+        Subject(
+            "fused_add_gemma_rms_norm",
+            _in_place("fused_add_gemma_rms_norm"),
+            _gemma,
+            residual=True,
+        ),
+    ]
+
+
+def look_at(subject: Subject, device: str, *, timed: bool) -> Found:
+    """Run ``subject`` on every shape and dtype. A kernel's RuntimeError is a finding."""
+    found = Found()
+    for dtype in DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        for shape, x in shapes(device, dtype):
+            residual = x.flip(-1).contiguous() if subject.residual else None
+            weight = None
+            if subject.weight:
+                weight = torch.linspace(-1, 1, x.shape[-1]).to(dtype).to(device)
+            if subject.residual and _walks_outside(x):
+                told = "not run: it would write outside of its tensor"
+                found.cases.setdefault(shape, {})[name] = told
+                continue
+            want = subject.native(x.clone(), residual, weight)
+            try:
+                got = subject.kernel(x, residual, weight)
+            except RuntimeError as error:
+                found.cases.setdefault(shape, {})[name] = f"raised: {str(error).splitlines()[0]}"
+                continue
+            pairs = list(zip(_each(got), _each(want), strict=True))
+            found.cases.setdefault(shape, {})[name] = max(ulps(a, b) for a, b in pairs)
+            if shape == "7 x 6656" and residual is not None:
+                same = all(ulps(a, b) <= 4 for a, b in zip((x, residual), _each(got), strict=True))
+                found.aliases = same if found.aliases is None else found.aliases and same
+        if timed:
+            found.ratio[name] = _ratio(subject, device, dtype)
+    return found
+
+
+def _walks_outside(x: Tensor) -> bool:
+    """Whether a fused kernel, which steps by ``stride(-2)``, would leave the memory of ``x``."""
+    rows = x.numel() // x.shape[-1]
+    reach = (rows - 1) * x.stride(-2) + x.shape[-1] + x.storage_offset()
+    return rows > 0 and reach * x.element_size() > x.untyped_storage().nbytes()
+
+
+def ulps(a: Tensor, b: Tensor) -> int:
+    """The largest number of steps of the dtype between two tensors; 0 for empty ones."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise RuntimeError(f"{a.dtype} {tuple(a.shape)} where {b.dtype} {tuple(b.shape)} should be")
+    if a.numel() == 0:
+        return 0
+    return int((_steps(a) - _steps(b)).abs().max())
+
+
+def _steps(tensor: Tensor) -> Tensor:
+    """Each value's place in the order of all values of its dtype."""
+    bits = tensor.cpu().contiguous()
+    whole = torch.int32 if bits.element_size() == 4 else torch.int16
+    placed = bits.view(whole).to(torch.int64)
+    return torch.where(placed < 0, -(placed & torch.iinfo(whole).max), placed)
+
+
+def _ratio(subject: Subject, device: str, dtype: torch.dtype) -> list[float]:
+    x = torch.randn(1, HIDDEN).to(dtype).to(device)
+    residual = x.clone() if subject.residual else None
+    weight = torch.ones(HIDDEN).to(dtype).to(device) if subject.weight else None
+    ratios = []
+    for turn in range(-2, TURNS):
+        spent = [_spent(run, x, residual, weight) for run in (subject.native, subject.kernel)]
+        if turn >= 0:
+            ratios.append(spent[0] / spent[1])
+    return statistics.quantiles(ratios, n=4)
+
+
+def _spent(run: Kernel, *args: Tensor | None) -> float:
+    torch.accelerator.synchronize()
+    started = time.perf_counter()
+    for _ in range(CALLS):
+        run(*args)
+    torch.accelerator.synchronize()
+    return time.perf_counter() - started
+
+
+def _each(results: Any) -> tuple[Tensor, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _native(x: Tensor, residual: Tensor | None, weight: Tensor | None) -> Any:
+    # The kernels multiply in float32 and round once.
+    if residual is None:
+        return rms_norm.native(x, weight, EPSILON, None, False, True)
+    return fused_add_rms_norm.native(x, residual, weight, EPSILON, None, False, True)
+
+
+def _gemma(x: Tensor, residual: Tensor | None, weight: Tensor | None) -> Any:
+    if residual is None:
+        return rms_norm.native(x, weight, EPSILON, None, True, True)
+    return fused_add_rms_norm.native(x, residual, weight, EPSILON, None, True, True)
+
+
+def _op(x: Tensor, residual: Tensor | None, weight: Tensor | None) -> Any:
+    return rms_norm(x, weight, EPSILON)
+
+
+def _out_of_place(name: str) -> Kernel:
+    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None) -> Tensor:
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        getattr(torch.ops._C, name)(out, x, weight, EPSILON)
+        return out
+
+    return run
+
+
+def _in_place(name: str) -> Kernel:
+    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert residual is not None
+        getattr(torch.ops._C, name)(x, residual, weight, EPSILON)
+        return x, residual
+
+    return run

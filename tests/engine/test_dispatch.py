@@ -1,0 +1,165 @@
+"""The dispatch of every norm on every platform: the matrix, what it does not vary, and doctor.
+
+Each platform has a process of its own, because vLLM settles on one when it is imported. The XPU and
+the MUSA are simulated (``tests/simulated``), vLLM's layers, IR and configurations are its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_trees import TIMEOUT_S
+
+pytestmark = pytest.mark.engine
+
+SIMULATED = Path(__file__).resolve().parent.parent / "simulated"
+CASES = 24_822
+"""7 x 8 x 7 x 3 of rows, hidden sizes, layouts and dtypes, and 2 x 3 with 4096 rows; each with the
+12 pairs of weight and residual of RMSNorm and the 9 of GemmaRMSNorm, which always has a weight."""
+
+
+def environment(platform: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "NORMPORT_"))}
+    return kept | {
+        "PYTHONPATH": str(SIMULATED),
+        "NORMPORT_SIMULATE": "" if platform == "cpu" else platform,
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        # Large tensors would otherwise go back to the system after every case.
+        "MALLOC_MMAP_THRESHOLD_": "2000000000",
+        "MALLOC_TRIM_THRESHOLD_": "4000000000",
+    }
+
+
+def run_python(platform: str, *command: str | Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(platform),
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def run_matrix(platform: str) -> dict[str, Any]:
+    output = run_python(platform, SIMULATED / "matrix_runner.py", platform)
+    record: dict[str, Any] = json.loads(output.splitlines()[-1])
+    print(f"dispatch matrix, {platform}: {record['cases']} cases", record["paths"])
+    return record
+
+
+@pytest.mark.parametrize("platform", ["cpu", "xpu", "musa"])
+def test_matrix(platform: str) -> None:
+    record = run_matrix(platform)
+    assert record["wrong"] == []
+    assert record["cases"] == record["size"] == CASES
+    assert sum(record["paths"].values()) == CASES
+    paths = {path.partition(" (")[0] for path in record["paths"]}
+    assert (
+        paths
+        == {
+            "cpu": {"native"},
+            "xpu": {"guard", "gemma", "vllm_c", "native", "empty"},
+            "musa": {"guard", "native"},
+        }[platform]
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_matrix_on_cuda_is_the_vllm_of_before() -> None:
+    record = run_matrix("cpu")
+    assert record["plugin"] == {"plug-in": "nothing to do on this platform"}
+
+
+def test_what_the_matrix_does_not_vary() -> None:
+    results = json.loads(run_python("xpu", SIMULATED / "xpu_checks.py").splitlines()[-1])
+    failed = {name: told for name, told in results.items() if told is not None}
+    assert not failed, "\n".join(failed.values())
+    assert len(results) == 12
+
+
+def doctor(platform: str) -> dict[str, Any]:
+    script = "from normport.tools.cli import main; main(['doctor', '--output-format', 'json'])"
+    report: dict[str, Any] = json.loads(run_python(platform, "-c", script))
+    return report
+
+
+def paths(report: dict[str, Any]) -> dict[tuple[str, str], str]:
+    return {
+        (answer["norm"], answer["situation"]): answer["path"]
+        for mode in report["modes"]
+        for answer in mode["answers"]
+    }
+
+
+def test_doctor_tells_guard_ir_and_native_apart_on_xpu() -> None:
+    report = doctor("xpu")
+    assert report["platform"] == "xpu"
+    assert report["simulated"] is True
+    assert {found["not_called_because"] for found in report["kernels"].values()} == {None}
+    found = paths(report)
+    assert found["RMSNorm", "eager, 1 token"] == "kernel by guard"
+    assert found["RMSNorm", "eager, 64 tokens"] == "kernel by IR"
+    assert found["RMSNorm, float32 weight", "eager, 1 token"] == "native"
+    assert found["GemmaRMSNorm with residual", "eager, 64 tokens"] == "kernel by guard"
+    for norm in ("RMSNorm", "RMSNorm, weightless, of heads", "GemmaRMSNorm"):
+        assert found[norm, "compiled, one-row graph"] == "kernel by guard"
+        assert found[norm, "compiled, other ranges"] == "native"
+    eager, compiled = report["modes"]
+    assert not eager["native_by_compile"]
+    assert compiled["native_by_compile"]
+    other = next(a for a in compiled["answers"] if a["situation"].endswith("other ranges"))
+    assert ["xpu_fp16_row", "symbolic size"] in other["skipped"]
+
+
+def test_doctor_on_musa_and_cpu() -> None:
+    musa = doctor("musa")
+    assert musa["plugin"] == {"RMSNorm": "installed", "GemmaRMSNorm": "installed"}
+    found = paths(musa)
+    assert found["RMSNorm", "eager, 64 tokens"] == "native"
+    assert found["RMSNorm", "compiled, one-row graph"] == "native"
+    cpu = doctor("cpu")
+    assert cpu["plugin"] == {"plug-in": "nothing to do on this platform"}
+    assert set(paths(cpu).values()) == {"native"}
+
+
+def test_a_musa_class_registered_by_others_stays() -> None:
+    script = """
+import json
+from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
+from vllm.model_executor.custom_op import op_registry_oot
+
+@RMSNorm.register_oot
+class Theirs(RMSNorm):
+    pass
+
+from normport.layers import musa, plugin
+plugin.load()
+told = [dict(plugin.OUTCOME)]
+
+@GemmaRMSNorm.register_oot
+class TheirsToo(GemmaRMSNorm):
+    pass
+
+told.append(musa.registered())
+told.append([op_registry_oot["RMSNorm"] is Theirs, op_registry_oot["GemmaRMSNorm"] is TheirsToo])
+told.append([musa.MusaGemmaRMSNorm.name])
+print(json.dumps(told))
+"""
+    first, later, theirs, names = json.loads(run_python("musa", "-c", script).splitlines()[-1])
+    left = "__main__.Theirs is registered and left in place"
+    assert first == {"RMSNorm": left, "GemmaRMSNorm": "installed"}
+    assert later["GemmaRMSNorm"] == "__main__.TheirsToo is registered and left in place"
+    assert theirs == [True, True]
+    assert names == ["gemma_rms_norm"]
