@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from normport.codemods.sandwich_class import Function, NormClass
 from normport.codemods.sandwich_syntax import (
+    addends,
     blocks,
-    calls,
-    copy,
+    calls_in,
+    copied_to,
     expressions,
     fresh,
     is_arithmetic,
@@ -19,7 +20,6 @@ from normport.codemods.sandwich_syntax import (
     name_of,
     reads_one_of,
     returned,
-    sides,
 )
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -111,12 +111,12 @@ class Matcher:
         for node in ast.walk(expression):
             if not isinstance(node, ast.BinOp | ast.AugAssign) or not isinstance(node.op, ast.Add):
                 continue
-            sides = sides(node)
-            results = [self._result(side, before) for side in sides]
-            if any(isinstance(side, ast.Constant) for side in sides) or not any(results):
+            both = addends(node)
+            results = [self._result(side, before) for side in both]
+            if any(isinstance(side, ast.Constant) for side in both) or not any(results):
                 continue
             number = 0 if results[0] is not None else 1
-            result, other = results[number], sides[1 - number]
+            result, other = results[number], both[1 - number]
             assert result is not None
             found: Match | Refused
             try:
@@ -190,7 +190,7 @@ class Matcher:
         index: int,
         loop: bool,
     ) -> Match:
-        addend = next(side for side in sides(node) if side is not other)
+        addend = next(side for side in addends(node) if side is not other)
         if result.branch and not isinstance(addend, ast.BinOp):
             name = ast.unparse(result.call.func)
             raise Refused("NP505", f"Whether {name} was applied depends on a branch.")
@@ -213,7 +213,7 @@ class Matcher:
         total = statement.targets[0].id
         start = self._start(result, addend, total, body, index, loop)
         holders, at = [total], index + 1
-        while at < len(body) and (copy := copy(body[at], holders)) is not None:
+        while at < len(body) and (copy := copied_to(body[at], holders)) is not None:
             holders.append(copy)
             at += 1
         if at == len(body):
@@ -301,7 +301,7 @@ class Matcher:
         if isinstance(end, ast.Return) and returned(end) & set(holders):
             raise _leaves(end.lineno)
         values = [value for value, _ in expressions(end)]
-        calls = [call for value in values for call in calls(value)]
+        calls = [call for value in values for call in calls_in(value)]
         norms = [call for call in calls if is_norm(call.func) and reads_one_of(call, holders)]
         if not norms and any(is_arithmetic(value, holders) for value in values):
             raise Refused("NP502", f"Line {end.lineno} changes the sum before a norm can take it.")

@@ -54,7 +54,7 @@ def reads_one_of(call: ast.Call, names: Sequence[str]) -> bool:
     return isinstance(first, ast.Name) and first.id in names
 
 
-def sides(node: ast.BinOp | ast.AugAssign) -> tuple[ast.expr, ast.expr]:
+def addends(node: ast.BinOp | ast.AugAssign) -> tuple[ast.expr, ast.expr]:
     if isinstance(node, ast.BinOp):
         return node.left, node.right
     return node.target, node.value
@@ -105,7 +105,7 @@ def blocks(statement: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
                     yield part.body
 
 
-def copy(statement: ast.stmt, holders: Sequence[str]) -> str | None:
+def copied_to(statement: ast.stmt, holders: Sequence[str]) -> str | None:
     if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name):
         return name_of(statement) if statement.value.id in holders else None
     return None
@@ -117,10 +117,10 @@ def returned(statement: ast.Return) -> set[str]:
     return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
-def calls(expression: ast.AST) -> Iterator[ast.Call]:
+def calls_in(expression: ast.AST) -> Iterator[ast.Call]:
     """The calls of an expression in the order in which they are made."""
     for child in ast.iter_child_nodes(expression):
-        yield from calls(child)
+        yield from calls_in(child)
     if isinstance(expression, ast.Call):
         yield expression
 

@@ -74,7 +74,7 @@ def _eager_norm(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
         type(norm) is not GemmaRMSNorm
         or norm._forward_hooks
         or norm._forward_pre_hooks
-        or ir.ops.rms_norm.get_priority()[:1] != ["native"]
+        or ir.ops.rms_norm.get_priority() not in ([], ["native"])
     ):
         return norm(x)
     weight = norm.weight.float() + 1.0
