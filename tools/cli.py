@@ -196,6 +196,13 @@ def port(
     allow_unproven: AllowUnproven = False,
     dim: Dims = None,
     allow_dirty: PortDirty = False,
+    with_norm_add_norm: Annotated[
+        bool,
+        typer.Option(
+            "--with-norm-add-norm",
+            help="Also the optional patch that makes norm(x) + residual, then a norm, one call.",
+        ),
+    ] = False,
 ) -> None:
     """The main job: rewrite, backport and proof, written as a patch series for `git am`."""
     from normport.tools.series_commands import port_command
@@ -211,6 +218,7 @@ def port(
             allow_unproven=allow_unproven,
             dims=dim,
             allow_dirty=allow_dirty,
+            norm_add_norm=with_norm_add_norm,
         )
     )
 
