@@ -78,12 +78,12 @@ fuzz: $(PORT_ENV)/stamp
 
 patches: $(PORT_ENV)/stamp
 	@for release in $(RELEASES); do \
-	  $(NORMPORT) port vllm==$$release --out patches/$$release || exit 2; done
+	  $(NORMPORT) port vllm==$$release --with-norm-add-norm --out patches/$$release || exit 2; done
 
 # The committed series is what the code writes today, byte for byte.
 check-patches: $(PORT_ENV)/stamp
 	@rm -rf build/patches/$(RELEASE)
-	@$(NORMPORT) port vllm==$(RELEASE) --out build/patches/$(RELEASE)
+	@$(NORMPORT) port vllm==$(RELEASE) --with-norm-add-norm --out build/patches/$(RELEASE)
 	diff -r patches/$(RELEASE) build/patches/$(RELEASE)
 	@echo "patches/$(RELEASE) is up to date"
 

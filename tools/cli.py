@@ -40,6 +40,7 @@ from normport.tools.options import (
     Unsafe,
     Write,
     folder_option,
+    path_argument,
 )
 from normport.tools.terminal import ReaderGoneError, note, prepare_streams, silence, write_text
 
@@ -246,6 +247,24 @@ def series_apply(
     raise typer.Exit(
         series_apply_command(checkout, series, installed=installed, allow_dirty=allow_dirty)
     )
+
+
+@app.command()
+def trace(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            parser=path_argument,
+            help="A profiler's trace; two are compared as before and after.",
+        ),
+    ],
+    output_format: Format = OutputFormat.text,
+) -> None:
+    """Norm kernels and all kernels per decode step, from a torch profiler or unitrace file."""
+    from normport.tools.trace_command import trace_command
+
+    raise typer.Exit(trace_command(files, output_format))
 
 
 @app.command()

@@ -116,9 +116,11 @@ def proof_trailers(findings: Sequence[Finding], tree: SourceTree) -> tuple[tuple
     return trailers_of([f.equivalence for f in findings if f.equivalence is not None], tree)
 
 
-def trailers_of(results: Sequence[Equivalence], tree: SourceTree) -> tuple[tuple[str, str], ...]:
+def trailers_of(
+    equivalences: Sequence[Equivalence], tree: SourceTree
+) -> tuple[tuple[str, str], ...]:
     """The same for what was found about any cases."""
-    proofs = _distinct(results)
+    proofs = _distinct(equivalences)
     if not proofs:
         return ()
     trailers = []

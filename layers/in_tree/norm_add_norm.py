@@ -2,6 +2,8 @@
 # SPDX-FileCopyrightText: Copyright contributors to the vLLM project
 """The step between two sub-layers of a sandwich-norm model, as one layer."""
 
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -63,7 +65,7 @@ class NormAddNorm(CustomOp):
         return _eager_norm(pre_norm, y), y
 
 
-def _eager_norm(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def _eager_norm(norm: Any, x: torch.Tensor) -> torch.Tensor:
     """``norm(x)``, for a plain GemmaRMSNorm without the layers above its arithmetic.
 
     On the CPU ``F.rms_norm`` of float32 is the chain of ops that ``ir.ops.rms_norm``
