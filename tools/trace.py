@@ -120,7 +120,7 @@ def count(file: Path) -> Counts:
         if entry[2] == 0 and entry[3] > 0:
             names = inside.get(index, [])
             norms = Counter(name for name in names if NORM.search(name))
-            steps.append(Step(entry[3], len(names), norms.total(), norms))
+            steps.append(Step(int(entry[3]), len(names), norms.total(), norms))
     if not any(step.kernels for step in steps):
         raise UserError(
             f"{file} has {len(steps)} decode steps without a kernel or an operator in them: record "
