@@ -24,7 +24,7 @@ NORMPORT := $(PORT_ENV)/bin/normport
 TYPECHECK := build/typecheck
 
 .DEFAULT_GOAL := port
-.PHONY: port test test-env lint format bench fuzz patches check-patches census check-census clean
+.PHONY: port test test-env lint format bench bench-engine fuzz patches check-patches census check-census clean
 
 # The stamp comes last: an environment whose making was interrupted is made anew.
 $(PORT_ENV)/stamp: pyproject.toml
@@ -71,6 +71,10 @@ bench: $(PORT_ENV)/stamp
 	@$(PORT_ENV)/bin/python -c '$(BENCH_TOOLS)' | xargs $(PIP) 2>$(PORT_ENV)/pip.log \
 	  || echo "not all tools to compare with could be installed; see $(PORT_ENV)/pip.log" >&2
 	@$(PORT_ENV)/bin/python bench/scan.py
+
+# A whole model in the real engine, unported, ported and with the norm-add-norm patch.
+bench-engine: test-env
+	@$(TEST_ENV)/bin/python bench/engine.py
 
 # A failing case is kept in out/fuzz with its seed; FUZZ_ARGS="--help" tells the options.
 fuzz: $(PORT_ENV)/stamp
