@@ -1,16 +1,8 @@
-"""The norm definitions, with the order of rounding, and plain stand-ins for vLLM's two layers.
+"""Plain stand-ins for vLLM's two norm layers, of the same arithmetic as the ops.
 
-The order is that of vLLM 0.24 to 0.33 (``vllm/ir/ops/layernorm.py`` and
-``vllm/model_executor/layers/layernorm.py``):
-
-1. the input is widened to float32 (and the residual added there, unrounded);
-2. it is normalized in float32: ``y = x * rsqrt(mean(x ** 2) + eps)``;
-3. ``y`` is cast to the weight's dtype (the first rounding, none for a float32 weight);
-4. it is multiplied by the weight in that dtype;
-5. the product is cast to the input's dtype (the last rounding).
-
-Gemma's norm is the same function with the float32 weight ``1 + w``. These definitions are what
-a kernel is compared with, and they are compared bit for bit with vLLM's own layers in the tests.
+What a norm computes and where it rounds is said in ``normport.kernels.arithmetic``. The proof of a
+file without a vLLM around it compares with these layers, stand-ins of kernels compute with these
+functions, and the tests compare them bit for bit with vLLM's own.
 """
 
 from __future__ import annotations
@@ -18,18 +10,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from normport.kernels.arithmetic import normalize, scale
+
 
 def rms_norm(
-    x: Tensor, weight: Tensor | None, eps: float, variance_size: int | None = None
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    variance_size: int | None = None,
+    offset: bool = False,
 ) -> Tensor:
-    """Root-mean-square norm over the last axis of ``x``.
-
-    x: ``[..., size]``, floating point. weight: ``[size]`` of any floating dtype, or None.
-    variance_size: take the mean of squares over the first so many elements only.
-    Returns ``[..., size]`` in the dtype of ``x``.
-    """
+    """The op ``rms_norm`` as vLLM writes it: without checks, so a weight may broadcast."""
     wide = x.to(torch.float32)
-    return _scale(_normalize(wide, eps, variance_size), weight).to(x.dtype)
+    return scale(normalize(wide, eps, variance_size), weight, offset, offset).to(x.dtype)
 
 
 def fused_add_rms_norm(
@@ -38,37 +31,24 @@ def fused_add_rms_norm(
     weight: Tensor | None,
     eps: float,
     variance_size: int | None = None,
+    offset: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Norm of ``x + residual``, and that sum.
-
-    The norm is taken of the unrounded float32 sum; the returned residual is the sum rounded to
-    the dtype of ``x``. Both results have the shape and dtype of ``x``. Nothing is changed in
-    place.
-    """
+    """The op ``fused_add_rms_norm`` as vLLM writes it. Nothing is changed in place."""
     wide = x.to(torch.float32) + residual.to(torch.float32)
-    out = _scale(_normalize(wide, eps, variance_size), weight).to(x.dtype)
+    out = scale(normalize(wide, eps, variance_size), weight, offset, offset).to(x.dtype)
     return out, wide.to(x.dtype)
 
 
 def gemma_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``rms_norm`` with the weight ``1 + weight``, added and multiplied in float32."""
-    return rms_norm(x, weight.float() + 1.0, eps)
+    return rms_norm(x, weight, eps, None, True)
 
 
 def fused_add_gemma_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     """``fused_add_rms_norm`` with the weight ``1 + weight``, added and multiplied in float32."""
-    return fused_add_rms_norm(x, residual, weight.float() + 1.0, eps)
-
-
-def _normalize(wide: Tensor, eps: float, variance_size: int | None) -> Tensor:
-    measured = wide if variance_size is None else wide[..., :variance_size]
-    return wide * torch.rsqrt(measured.pow(2).mean(dim=-1, keepdim=True) + eps)
-
-
-def _scale(normalized: Tensor, weight: Tensor | None) -> Tensor:
-    return normalized if weight is None else normalized.to(weight.dtype) * weight
+    return fused_add_rms_norm(x, residual, weight, eps, None, True)
 
 
 class RMSNorm(nn.Module):
