@@ -30,6 +30,7 @@ class NormClass:
 
     held: the norms that are standard layers in every configuration.
     others: why another attribute is not, by its name.
+    named: the attributes that hold a norm as the name of what builds it tells, ``held`` included.
     init: the class's own ``__init__``. has_op: it builds the layer of the codemod already.
     blocked: why no attribute can be added to this class; None: one can.
     """
@@ -37,6 +38,7 @@ class NormClass:
     node: ast.ClassDef
     held: dict[str, HeldNorm]
     others: dict[str, str]
+    named: frozenset[str]
     init: Function | None
     has_op: bool
     blocked: str | None
@@ -64,9 +66,12 @@ def norm_class(
     init = next((m for m in methods(node) if m.name == "__init__"), None)
     held: dict[str, HeldNorm] = {}
     others: dict[str, str] = {}
+    named: set[str] = set()
     top = {id(statement) for statement in init.body} if init else set()
     for method in methods(node):
         for attribute, statement, value in _stores(method):
+            if isinstance(value, ast.Call) and "norm" in ast.unparse(value.func).lower():
+                named.add(attribute)
             if attribute in held or attribute in others:
                 held.pop(attribute, None)
                 others[attribute] = f"self.{attribute} is set in more than one place"
@@ -80,7 +85,9 @@ def norm_class(
                 assert statement.end_lineno is not None
                 held[attribute] = HeldNorm(layer, statement.lineno, statement.end_lineno)
     op = others.get(OP_ATTRIBUTE)
-    return NormClass(node, held, others, init, op is not None, _blocked(node, init, every))
+    named.discard(OP_ATTRIBUTE)
+    blocked = _blocked(node, init, every)
+    return NormClass(node, held, others, frozenset(named), init, op is not None, blocked)
 
 
 def _layer(value: ast.expr | None, names: dict[str, str]) -> str | None:

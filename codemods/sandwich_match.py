@@ -131,7 +131,7 @@ class Matcher:
     def _result(self, side: ast.expr, before: list[Sequence[ast.stmt]]) -> _Result | None:
         """The norm whose result an operand is; None where it is none."""
         if isinstance(side, ast.Call):
-            if is_norm(side.func):
+            if self._is_norm(side.func):
                 return _Result(side)
             inner = side.func.value if isinstance(side.func, ast.Attribute) else None
             return _wrap(self._result(inner, before)) if inner is not None else None
@@ -144,6 +144,17 @@ class Matcher:
             found = self._result(side.body, before) or self._result(side.orelse, before)
             return None if found is None else _Result(found.call, found.statement, branch=True)
         return self._named(side.id, before) if isinstance(side, ast.Name) else None
+
+    def _is_norm(self, function: ast.expr) -> bool:
+        """Whether a call is one of a norm, by the name of either or of what built it."""
+        if is_norm(function):
+            return True
+        return (
+            self.owner is not None
+            and isinstance(function, ast.Attribute)
+            and function.attr in self.owner.named
+            and isinstance(function.value, ast.Name)
+        )
 
     def _named(self, name: str, before: list[Sequence[ast.stmt]]) -> _Result | None:
         for depth, block in enumerate(reversed(before)):
@@ -302,7 +313,7 @@ class Matcher:
             raise _leaves(end.lineno)
         values = [value for value, _ in expressions(end)]
         calls = [call for value in values for call in calls_in(value)]
-        norms = [call for call in calls if is_norm(call.func) and reads_one_of(call, holders)]
+        norms = [call for call in calls if self._is_norm(call.func) and reads_one_of(call, holders)]
         if not norms and any(is_arithmetic(value, holders) for value in values):
             raise Refused("NP502", f"Line {end.lineno} changes the sum before a norm can take it.")
         if not norms:

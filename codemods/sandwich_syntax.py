@@ -13,13 +13,13 @@ _LIBRARIES = {"torch", "F", "np", "numpy", "linalg", "math"}
 
 
 def may_match(function: Function) -> bool:
-    """Whether a function adds anything and calls a norm, which is quickly told."""
+    """Whether a function adds anything to the result of a method of ``self`` or of a norm."""
     adds = calls = False
     for node in ast.walk(function):
         if isinstance(node, ast.Add):
             adds = True
         elif isinstance(node, ast.Call):
-            calls = calls or is_norm(node.func)
+            calls = calls or is_norm(node.func) or isinstance(node.func, ast.Attribute)
     return adds and calls
 
 

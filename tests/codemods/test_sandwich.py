@@ -93,3 +93,11 @@ def test_a_loop_that_reads_a_name_again_keeps_it() -> None:
     )
     after = convert(LAYER.replace(body, loop))
     assert "            x, residual = self.norm_add_norm(" in after
+
+
+def test_norms_are_known_by_what_builds_them_too() -> None:
+    source = LAYER.replace("post_norm(", "behind(").replace("self.post_norm ", "self.behind ")
+    source = source.replace("pre_norm(", "before(").replace("self.pre_norm ", "self.before ")
+    assert "self.norm_add_norm(x, residual, self.behind, self.before)" in convert(source)
+    other = source.replace("self.behind = GemmaRMSNorm(", "self.behind = nn.LayerNorm(")
+    assert [site.code for site in find_sandwiches(other.encode())] == ["NP504"]
