@@ -59,8 +59,8 @@ def test_only_the_same_bits_are_equal(release: Callable[[str], SourceTree]) -> N
     variants = {"right": after, **variants}
     cases = {n: sandwich_cases(before, v, "Layer.forward", layer) for n, v in variants.items()}
     assert {len(found) for found in cases.values()} == {2}  # with and without the flag
-    chosen = [*cases["right"], *(found[1] for name, found in cases.items() if name != "right")]
+    chosen = [found[1] for found in cases.values()]
     found = prove(chosen, release("0.29.0"))
-    assert [one.status for one in found[:2]] == ["equal", "equal"], found[0].reason
+    assert found[0].status == "equal", found[0].reason
     assert set(found[0].results) == {"float32", "float16", "bfloat16"}
-    assert [one.status for one in found[2:]] == ["different"] * 3
+    assert [one.status for one in found[1:]] == ["different"] * 3

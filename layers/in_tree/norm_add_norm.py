@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 from vllm import ir
 from vllm.model_executor.custom_op import CustomOp
@@ -65,12 +64,17 @@ class NormAddNorm(CustomOp):
         return _eager_norm(pre_norm, y), y
 
 
+# Added to a narrower weight it makes a float32 sum, as widening the weight first does.
+_ONE = torch.ones(1, dtype=torch.float32)
+
+
 def _eager_norm(norm: Any, x: torch.Tensor) -> torch.Tensor:
     """``norm(x)``, for a plain GemmaRMSNorm without the layers above its arithmetic.
 
-    On the CPU ``F.rms_norm`` of float32 is the chain of ops that ``ir.ops.rms_norm``
-    is natively. A norm that is something else, has hooks, or whose op was given
-    another implementation is called as it is.
+    On the CPU ``torch.rms_norm`` in float32 is the chain of ops that is natively
+    ``ir.ops.rms_norm``, and a float32 product is rounded once into ``out``. A norm that
+    is something else, has hooks, or whose op was given another implementation is called
+    as it is.
     """
     if (
         type(norm) is not GemmaRMSNorm
@@ -79,6 +83,6 @@ def _eager_norm(norm: Any, x: torch.Tensor) -> torch.Tensor:
         or ir.ops.rms_norm.get_priority() not in ([], ["native"])
     ):
         return norm(x)
-    weight = norm.weight.float() + 1.0
-    out = F.rms_norm(x.float(), weight.shape, weight, norm.variance_epsilon)
-    return out.to(x.dtype)
+    weight = norm.weight.data + _ONE
+    normed = torch.rms_norm(x.float(), weight.shape, None, norm.variance_epsilon)
+    return torch.mul(normed, weight, out=torch.empty_like(x))
