@@ -13,8 +13,8 @@ They take turns, a round at a time and in changing order, so all meet the same m
 works at a time. A turn decodes one sequence, where what a layer costs the interpreter weighs most.
 Printed are tokens per second and the ratios to ``unported`` of the same round: median, and the
 least and greatest of all rounds. ``--clock cpu`` takes the engine's processor time, for a machine
-that has other work (with OMP_NUM_THREADS=1, or waiting threads count too). Exits with 1 when a median ratio in eager mode is below its limit
-(``--limits``: 0.95 ported, 1.0 chained).
+that has other work (with OMP_NUM_THREADS=1, or waiting threads count too). Exits with 1 when a
+median ratio in eager mode is below its limit (``--limits``: 0.95 ported, 1.0 chained).
 """
 
 from __future__ import annotations

@@ -99,21 +99,17 @@ def test_a_real_trace_of_the_profiler(tmp_path: Path) -> None:
     def local(x: torch.Tensor) -> torch.Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
-    steps: dict[str, list[tuple[int, int]]] = {}
-    for name, norms in (("before", 2), ("after", 1)):
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
-            for step in (PROMPT, DECODE, DECODE):
-                with record_function(step):
-                    for _ in range(norms):
-                        x = local(x)
-        file = tmp_path / f"{name}.json"
-        profiler.export_chrome_trace(str(file))
-        packed = tmp_path / f"{name}.json.gz"
-        packed.write_bytes(gzip.compress(file.read_bytes()))
-        found = count(packed)
-        assert found.what == "operators"
-        assert found.other == 1
-        steps[name] = [(step.kernels, step.norms) for step in found.steps]
-    assert [norms for _, norms in steps["before"]] == [2, 2]
-    assert [norms for _, norms in steps["after"]] == [1, 1]
-    assert steps["before"][0][0] == 2 * steps["after"][0][0]
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for step, norms in ((PROMPT, 3), (DECODE, 2), (DECODE, 1)):
+            with record_function(step):
+                for _ in range(norms):
+                    x = local(x)
+    file = tmp_path / "trace.json"
+    profiler.export_chrome_trace(str(file))
+    packed = tmp_path / "trace.json.gz"
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    found = count(packed)
+    assert found.what == "operators"
+    assert found.other == 1
+    assert [step.norms for step in found.steps] == [2, 1]
+    assert found.steps[0].kernels == 2 * found.steps[1].kernels > 8
