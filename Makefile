@@ -25,7 +25,7 @@ NORMPORT := $(PORT_ENV)/bin/normport
 TYPECHECK := build/typecheck
 
 .DEFAULT_GOAL := port
-.PHONY: port test test-ipex test-env lint format bench fuzz patches check-patches census check-census clean
+.PHONY: port test test-ipex test-env lint format bench bench-engine fuzz patches check-patches census check-census clean
 
 # The stamp comes last: an environment whose making was interrupted is made anew.
 $(PORT_ENV)/stamp: pyproject.toml
@@ -92,18 +92,22 @@ bench: $(PORT_ENV)/stamp
 	  || echo "not all tools to compare with could be installed; see $(PORT_ENV)/pip.log" >&2
 	@$(PORT_ENV)/bin/python bench/scan.py
 
+# A whole model in the real engine, unported, ported and with the norm-add-norm patch.
+bench-engine: test-env
+	@$(TEST_ENV)/bin/python bench/engine.py
+
 # A failing case is kept in out/fuzz with its seed; FUZZ_ARGS="--help" tells the options.
 fuzz: $(PORT_ENV)/stamp
 	@cd tests && $(abspath $(PORT_ENV))/bin/python -m fuzz $(FUZZ_ARGS)
 
 patches: $(PORT_ENV)/stamp
 	@for release in $(RELEASES); do \
-	  $(NORMPORT) port vllm==$$release --out patches/$$release || exit 2; done
+	  $(NORMPORT) port vllm==$$release --with-norm-add-norm --out patches/$$release || exit 2; done
 
 # The committed series is what the code writes today, byte for byte.
 check-patches: $(PORT_ENV)/stamp
 	@rm -rf build/patches/$(RELEASE)
-	@$(NORMPORT) port vllm==$(RELEASE) --out build/patches/$(RELEASE)
+	@$(NORMPORT) port vllm==$(RELEASE) --with-norm-add-norm --out build/patches/$(RELEASE)
 	diff -r patches/$(RELEASE) build/patches/$(RELEASE)
 	@echo "patches/$(RELEASE) is up to date"
 

@@ -97,6 +97,8 @@ class ProofCase:
     weight: what the parameter ``weight`` of both is drawn as (none: there is no parameter).
     eps: the epsilon when the source states a number, else None (the prover picks real ones).
     forms: how the sites call the norm; each must have run. Empty: ``norm(x)``, nothing known of x.
+    layers: ``old`` and ``new`` are whole layers, both built from what ``module`` defines on top of
+        ``RMSNorm`` and ``GemmaRMSNorm``.
     """
 
     module: str
@@ -105,6 +107,7 @@ class ProofCase:
     weight: WeightKind
     eps: float | None = None
     forms: tuple[CallForm, ...] = ()
+    layers: bool = False
 
 
 @dataclass(frozen=True)

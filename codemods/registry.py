@@ -53,6 +53,7 @@ class Rule:
 
     applies, target: for ``convert`` rules only. ``target(site, unsafe)`` writes the
     replacement; ``unsafe`` asks for the variant that is equal within a bound only.
+    part: the pass that the rule belongs to: over norms, or over sandwiches of them (opt-in).
     """
 
     code: str
@@ -62,6 +63,7 @@ class Rule:
     examples: tuple[Example, ...]
     applies: Callable[[Computes], bool] | None = None
     target: Callable[[NormSite, bool], Target] | None = None
+    part: Literal["norms", "sandwich"] = "norms"
 
 
 def refusal(code: str, title: str, why: str, *examples: Example) -> Rule:

@@ -41,6 +41,7 @@ from normport.tools.options import (
     Unsafe,
     Write,
     folder_option,
+    path_argument,
 )
 from normport.tools.terminal import ReaderGoneError, note, prepare_streams, silence, write_text
 
@@ -204,6 +205,13 @@ def port(
             help="Also the optional patch that gives XPU its guarded one-row and QK norms.",
         ),
     ] = False,
+    with_norm_add_norm: Annotated[
+        bool,
+        typer.Option(
+            "--with-norm-add-norm",
+            help="Also the optional patch that makes norm(x) + residual, then a norm, one call.",
+        ),
+    ] = False,
 ) -> None:
     """The main job: rewrite, backport and proof, written as a patch series for `git am`."""
     from normport.tools.series_commands import port_command
@@ -220,6 +228,7 @@ def port(
             dims=dim,
             allow_dirty=allow_dirty,
             xpu_norms=with_xpu_norms,
+            norm_add_norm=with_norm_add_norm,
         )
     )
 
@@ -273,6 +282,73 @@ def doctor(
             dtype=dtype,
             custom_ops=custom_op or [],
             wheel=wheel,
+        )
+    )
+
+
+@app.command()
+def trace(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            parser=path_argument,
+            help="A profiler's trace; two are compared as before and after.",
+        ),
+    ],
+    output_format: Format = OutputFormat.text,
+) -> None:
+    """Norm kernels and all kernels per decode step, from a torch profiler or unitrace file."""
+    from normport.tools.trace_command import trace_command
+
+    raise typer.Exit(trace_command(files, output_format))
+
+
+@app.command("decode-latency")
+def decode_latency(
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="An OpenAI-compatible server.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A model to load here, or as the server names it.")
+    ] = None,
+    input_len: Annotated[int, typer.Option("--input-len", help="Tokens of the prompt.")] = 32768,
+    output_len: Annotated[int, typer.Option("--output-len", help="Tokens to generate.")] = 512,
+    warmups: Annotated[int, typer.Option("--warmups", help="Requests that do not count.")] = 2,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", help="One request each (42, 43 and 44).")
+    ] = None,
+    runner: Annotated[
+        str | None, typer.Option("--runner", help="vLLM's model runner: v1 or v2.")
+    ] = None,
+    vocabulary: Annotated[
+        int, typer.Option("--vocabulary", help="Prompts are drawn from token ids below this.")
+    ] = 1000,
+    engine_args: Annotated[
+        str | None,
+        typer.Option("--engine-args", metavar="JSON", help="Arguments of vLLM's LLM class."),
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for a token.")] = 600,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the result as JSON too.")
+    ] = None,
+    output_format: Format = OutputFormat.text,
+) -> None:
+    """Milliseconds per generated token, as the reference measured them: each and mean."""
+    from normport.tools.decode_command import decode_latency_command
+    from normport.tools.decode_latency import SEEDS, Job
+
+    job = Job(input_len, output_len, warmups, tuple(seed or SEEDS), vocabulary)
+    raise typer.Exit(
+        decode_latency_command(
+            job,
+            base_url=base_url,
+            model=model,
+            runner=runner,
+            engine_args=engine_args,
+            timeout_s=timeout,
+            output_format=output_format,
+            out=out,
         )
     )
 

@@ -85,7 +85,7 @@ def rewrite_why(result: FileResult, tree: SourceTree, dispatch: BackportResult) 
     paragraphs += where_it_matters(
         sites, result.change.path, tree, dispatch, proven=any(f.equivalence for _, f in applied)
     )
-    return "\n\n".join(_wrapped(paragraph) for paragraph in paragraphs)
+    return "\n\n".join(wrapped(paragraph) for paragraph in paragraphs)
 
 
 def unsafe_why(result: FileResult) -> str:
@@ -108,12 +108,19 @@ def unsafe_why(result: FileResult) -> str:
             bounds.setdefault(sentence(finding.equivalence.reason), []).append(about(site))
     paragraphs += [f"{listed(list(dict.fromkeys(who)))}: {why}" for why, who in bounds.items()]
     paragraphs.append(NATIVE_ONLY)
-    return "\n\n".join(_wrapped(paragraph) for paragraph in paragraphs)
+    return "\n\n".join(wrapped(paragraph) for paragraph in paragraphs)
 
 
 def proof_trailers(findings: Sequence[Finding], tree: SourceTree) -> tuple[tuple[str, str], ...]:
     """One trailer per dtype with the worst distance over all sites, and one for the partner."""
-    proofs = _distinct([f.equivalence for f in findings if f.equivalence is not None])
+    return trailers_of([f.equivalence for f in findings if f.equivalence is not None], tree)
+
+
+def trailers_of(
+    equivalences: Sequence[Equivalence], tree: SourceTree
+) -> tuple[tuple[str, str], ...]:
+    """The same for what was found about any cases."""
+    proofs = _distinct(equivalences)
     if not proofs:
         return ()
     trailers = []
@@ -224,7 +231,7 @@ def _norms(number: int) -> str:
     return "one norm" if number == 1 else f"{number} norms"
 
 
-def _wrapped(paragraph: str) -> str:
+def wrapped(paragraph: str) -> str:
     if paragraph.startswith("  "):
         return paragraph  # a list of sites, laid out already
     # vLLM spells as Americans do.

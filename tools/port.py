@@ -19,6 +19,7 @@ from normport.tools.messages import (
     unsafe_subject,
     unsafe_why,
 )
+from normport.tools.norm_add_norm import Plan, plan_norm_add_norm
 from normport.tools.pipeline import Settings, analyse, conclude, prove_all
 from normport.tools.proof import BOUND
 from normport.tools.sharing import grouped, united
@@ -34,6 +35,7 @@ class Series:
 
     optional: patches on top of the others, each for itself.
     evidence: goes into the manifest; holds nothing that differs from one run to the next.
+    sandwiches: what ``norm(x) + residual`` became where that was asked for.
     """
 
     backport: BackportResult
@@ -41,12 +43,16 @@ class Series:
     optional: tuple[Patch, ...]
     evidence: Mapping[str, object]
     report: Report
+    sandwiches: Plan
 
 
-def plan_series(tree: SourceTree, only: Sequence[str], settings: Settings) -> Series:
+def plan_series(
+    tree: SourceTree, only: Sequence[str], settings: Settings, *, norm_add_norm: bool = False
+) -> Series:
     """Everything the series for ``tree`` needs; nothing is written.
 
     only: model files to port, relative to the tree or by their name; empty for all.
+    norm_add_norm: make the optional patch of that name too.
     Raises UserError when a file cannot be read, the proof cannot run, or the tree holds an
     XPU dispatch that is neither the release's nor a finished one.
     """
@@ -71,12 +77,20 @@ def plan_series(tree: SourceTree, only: Sequence[str], settings: Settings) -> Se
     groups = grouped(report.changed)
     patches += [_patch(group, tree, dispatch) for group in groups]
     optional = _optional(report, bounded, tree)
+    evidence = _evidence(report, bounded, optional)
+    sandwiches = Plan()
+    if norm_add_norm:
+        after = {change.path: change.after for patch in patches for change in patch.changes}
+        sandwiches = plan_norm_add_norm(tree, files, after, settings)
+        optional += [sandwiches.patch] if sandwiches.patch else []
+        evidence |= sandwiches.evidence
     return Series(
         backport=dispatch,
         patches=tuple(patches),
         optional=tuple(optional),
-        evidence=_evidence(report, bounded, optional),
+        evidence=evidence,
         report=report,
+        sandwiches=sandwiches,
     )
 
 

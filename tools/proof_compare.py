@@ -106,6 +106,9 @@ LAYOUTS = (
     Layout("2-D with last stride 2", 2, lambda t, r, s: t.view(r, s, 2)[..., 0]),
     Layout("2-D transposed", 1, lambda t, r, s: t.view(s, r).t()),
 )
+# Of a layer's hidden states rows follow each other. Where the two addends of a sum lie differently
+# in memory, the sum lies as the first does, and that alone changes the order of later sums.
+ROW_MAJOR = LAYOUTS[:4]
 # Inputs of a rank that only some sites have; their sizes and magnitudes are fewer.
 MORE_LAYOUTS = {
     1: Layout("1-D", 1, lambda t, r, s: t.view(s)),

@@ -18,7 +18,7 @@ from normport.tools import proof_compare as compare
 from normport.tools.proof_compare import Inputs, Tally
 from normport.tools.proof_pair import ENOUGH, MismatchError, Pair
 from normport.tools.proof_peer import FailedError, Peer
-from normport.tools.proof_side import new_names, old_names
+from normport.tools.proof_side import layer_names, new_names, old_names
 
 _PLAIN = CallForm("norm(x)")
 
@@ -41,6 +41,8 @@ class Session:
     def __init__(self, case: ProofCase, root: Path | None, limit_s: float) -> None:
         self.case = case
         self.eps = compare.EPS if case.eps is None else (case.eps,)
+        if case.layers:
+            self.eps = self.eps[:1]  # each norm of the layer has a multiple of its own
         self.pool = compare.noise(compare.POOL)
         self.root, self.limit_s = root, limit_s
         calls = [replace(_PLAIN, old=form.old, new=form.new) for form in case.forms]
@@ -62,10 +64,10 @@ class Session:
         """The answer that the parent reads: status, results per dtype and the reason."""
         peers: list[Peer] = []
         try:
-            for expression, load in (
-                (self.case.old, partial(old_names, self.case.module)),
-                (self.case.new, partial(new_names, self.root)),
-            ):
+            loads = partial(old_names, self.case.module), partial(new_names, self.root)
+            if self.case.layers:
+                loads = (partial(layer_names, self.case.module, self.root),) * 2
+            for expression, load in zip((self.case.old, self.case.new), loads, strict=True):
                 peers.append(Peer(expression, load, self.limit_s))
             return self._compare(*peers)
         except FailedError as failed:
@@ -122,6 +124,8 @@ class Session:
         tally = self.tallies[name] = Tally()
         wrong = 0
         grid = compare.grid(self.eps)
+        if self.case.layers:
+            grid = (point for point in grid if point[2] in compare.ROW_MAJOR)
         for (eps, size), group in groupby(grid, lambda point: (point[0], point[1])):
             points = [(layout, rows, kind) for _, _, layout, rows, kind in group]
             pair.build(self.case.weight, size, eps)

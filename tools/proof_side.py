@@ -52,6 +52,16 @@ def new_names(root: Path | None) -> Names:
     return {"torch": torch, "RMSNorm": norms.rms_norm, "GemmaRMSNorm": norms.gemma_rms_norm}
 
 
+def layer_names(module: str, root: Path | None) -> Names:
+    """What the source of whole layers defines on top of the norms of the tree at ``root``."""
+    names = new_names(root)
+    made = ModuleType("normport_proof_case")
+    vars(made).update(names)
+    sys.modules[made.__name__] = made
+    exec(compile(module, "<case>", "exec", dont_inherit=True), vars(made))
+    return vars(made) | names
+
+
 def serve(channel: Channel, expression: str, load: Callable[[], Names]) -> None:
     """Answer requests about the norm that ``expression`` builds from the names of ``load``."""
     gc.disable()  # it would touch, and so copy, all that is shared with the process before the fork

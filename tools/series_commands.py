@@ -106,6 +106,7 @@ def port_command(
     dims: Sequence[str] | None,
     allow_dirty: bool,
     xpu_norms: bool = False,
+    norm_add_norm: bool = False,
 ) -> int:
     """Carry out ``port`` and return the exit status."""
     from normport.tools.parallel import Workers
@@ -126,7 +127,8 @@ def port_command(
             workers=workers,
             progress=show,
         )
-        series = plan_series(tree, [_in_tree(name, tree) for name in only], settings)
+        names = [_in_tree(name, tree) for name in only]
+        series = plan_series(tree, names, settings, norm_add_norm=norm_add_norm)
     if xpu_norms:
         from normport.tools.optional_dispatch import optional_dispatch
 
@@ -140,7 +142,7 @@ def port_command(
         say(f"left: {finding.path}:{finding.line}: {finding.norm}: {finding.reason}")
     if any(finding.safety == "unproven" for finding in waiting):
         note("note: what is unproven is left out; --allow-unproven takes it in.")
-    if not series.patches:
+    if not (series.patches or series.sandwiches.patch):
         note("There is nothing to port: no series was written.")
         return LEFT if waiting else DONE
     if not allow_dirty:
@@ -160,6 +162,13 @@ def port_command(
         + (f"{len(waiting)} left, " if waiting else "")
         + f"{counts['refuse']} refused, {counts['done']} standard already"
     )
+    places = series.sandwiches.places
+    if norm_add_norm:
+        made = sum(place.applied for place in places)
+        say(
+            f"norm(x) + residual: {made} made one layer call with the next norm, "
+            f"{len(places) - made} left"
+        )
     if counts["refuse"]:
         say(f"refused: named with their reasons in {out / 'manifest.json'}")
     # Plain `git am` would take the subject's [XPU] or [Model] for a mark of the mail, and drop it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from engine_trees import Seen, missing, run_both
+from engine_trees import Seen, missing, run_all
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,12 +21,17 @@ def engine() -> None:
 
 @pytest.fixture(scope="session")
 def seen(engine: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    return run_both(tmp_path_factory.mktemp("engine"))
+    return run_all(tmp_path_factory.mktemp("engine"))
 
 
 @pytest.fixture(scope="session")
 def released(seen: dict[str, Seen]) -> Seen:
     return seen["released"]
+
+
+@pytest.fixture(scope="session")
+def chained(seen: dict[str, Seen]) -> Seen:
+    return seen["chained"]
 
 
 @pytest.fixture(scope="session")

@@ -86,7 +86,7 @@ def norms(model: torch.nn.Module) -> dict[str, dict[str, str]]:
     """Every RMS norm of the built model: its class, where that comes from, and its dispatch."""
     found = {}
     for name, module in model.named_modules():
-        if not type(module).__name__.endswith("RMSNorm"):
+        if not type(module).__name__.endswith(("RMSNorm", "NormAddNorm")):
             continue
         method = getattr(module, "_forward_method", None)
         found[name] = {

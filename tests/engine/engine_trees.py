@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -120,14 +121,19 @@ def environment(home: Path, root: Path | None) -> dict[str, str]:
     }
 
 
-def start(name: str, base: Path, root: Path | None) -> subprocess.Popen[bytes]:
-    """Start the runner in ``base/name`` on the vLLM under ``root`` (None: the installed one)."""
+def start(
+    name: str, base: Path, root: Path | None, runs: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Start the runner in ``base/name`` on the vLLM under ``root`` (None: the installed one).
+
+    runs: those of ``engine_runner.RUNS`` to do; empty for all.
+    """
     home = base / name
     home.mkdir()
     runner = HERE / "engine_runner.py"
     with (home / "log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, runner, base / "checkpoints", home / "record.json"],
+            [sys.executable, runner, base / "checkpoints", home / "record.json", *runs],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -136,17 +142,25 @@ def start(name: str, base: Path, root: Path | None) -> subprocess.Popen[bytes]:
         )
 
 
-def run_both(base: Path) -> dict[str, Seen]:
-    """Run ``released`` (vLLM as installed) and ``ported`` (plus the series) side by side."""
+def run_all(base: Path) -> dict[str, Seen]:
+    """Run ``released`` (vLLM as installed) and ``ported`` (plus the series) side by side.
+
+    ``chained`` has the norm-add-norm patch on top, and does the eager runs only.
+    """
     series = sorted(SERIES.glob("*.patch"))
     assert series, f"there is no patch series in {SERIES}; make patches writes it"
     package = release()
     tree = base / "ported-tree"
     apply_series(package, tree, series)
+    chained = base / "chained-tree"
+    apply_series(package, chained, [*series, SERIES / "optional" / "norm-add-norm.patch"])
     run([sys.executable, HERE / "tiny_muse_glimmer.py", base / "checkpoints"])
 
     started = {"released": start("released", base, None), "ported": start("ported", base, tree)}
     try:
+        # Two at a time: a machine that runs these tests may have no more cores than that.
+        started["released"].wait(timeout=TIMEOUT_S)
+        started["chained"] = start("chained", base, chained, ("float32", "bfloat16", "float16"))
         for name, process in started.items():
             try:
                 outcome = f"exited {process.wait(timeout=TIMEOUT_S)}"
@@ -158,7 +172,7 @@ def run_both(base: Path) -> dict[str, Seen]:
         for process in started.values():
             process.kill()
             process.wait()
-    roots = {"released": package.parent, "ported": tree}
+    roots = {"released": package.parent, "ported": tree, "chained": chained}
     return {
         name: Seen(root, json.loads((base / name / "record.json").read_text())["runs"])
         for name, root in roots.items()

@@ -1,0 +1,143 @@
+"""The decode measurement against a server of our own, whose tokens come when it says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from normport.tools.decode_latency import Job, Latency, measure
+from normport.tools.decode_sources import server
+from normport.tools.errors import UserError
+
+
+class Server(ThreadingHTTPServer):
+    """Answers completions as vLLM does; ``usage``: each event, the last one, or none has it."""
+
+    usage = "each"
+    lacking = 0
+    status = 200
+    asked: list[dict[str, Any]]
+
+    def events(self, tokens: int) -> Iterator[dict[str, Any]]:
+        for number in range(1, tokens - self.lacking + 1):
+            usage = {"completion_tokens": number} if self.usage == "each" else None
+            yield {"choices": [{"text": "x"}], "usage": usage}
+        if self.usage == "last":
+            yield {"choices": [], "usage": {"completion_tokens": tokens - self.lacking}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.answer(json.dumps({"data": [{"id": "tiny"}]}).encode())
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        body = json.loads(self.rfile.read(length))
+        self.server.asked.append(body)
+        events = self.server.events(body["max_tokens"])
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        self.answer(text.encode())
+
+    def answer(self, content: bytes) -> None:
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def completions() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as found:
+        found.asked = []
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        try:
+            yield found
+        finally:
+            found.shutdown()
+            thread.join()
+
+
+def url(completions: Server) -> str:
+    return f"http://127.0.0.1:{completions.server_address[1]}/v1"
+
+
+def run(completions: Server, job: Job) -> Latency:
+    ask, model = server(url(completions), None, 10.0)
+    return measure(ask, job, model=model, where="here", runner="v1", progress=lambda _: None)
+
+
+@pytest.mark.parametrize("usage", ["each", "last", "none"])
+def test_a_server_is_asked_as_the_reference_was(completions: Server, usage: str) -> None:
+    completions.usage = usage
+    found = run(completions, Job(input_len=20, output_len=6))
+    assert found.model == "tiny"
+    assert [one.seed for one in found.measured] == [42, 43, 44]
+    assert len(found.warm_up_ms) == 2
+    assert len(completions.asked) == 5
+    prompts = [body["prompt"] for body in completions.asked]
+    assert len({tuple(prompt) for prompt in prompts}) == 5
+    assert all(len(prompt) == 20 and max(prompt) < 1000 for prompt in prompts)
+    assert all(body["ignore_eos"] and body["temperature"] == 0 for body in completions.asked)
+    assert found.to_json()["mean_ms_per_token"] == sum(m.ms_per_token for m in found.measured) / 3
+    assert found.to_json()["runner"] == "v1"
+    again = run(completions, Job(input_len=20, output_len=6))
+    assert [body["prompt"] for body in completions.asked[5:]] == prompts
+    assert again.job == found.job
+
+
+def test_only_the_time_between_first_and_last_token_counts() -> None:
+    times = iter([[(10.0, 1), (10.5, 3), (11.0, 5)]])
+    found = measure(
+        lambda *_: iter(next(times)),
+        Job(4, 5, 0, (42,)),
+        model="m",
+        where="here",
+        runner="v2",
+        progress=lambda _: None,
+    )
+    assert found.mean_ms == pytest.approx(250.0)
+
+
+def test_a_short_answer_is_no_measurement(completions: Server) -> None:
+    completions.lacking = 2
+    with pytest.raises(UserError, match="4 tokens came where 6 were asked for"):
+        run(completions, Job(20, 6))
+
+
+def test_an_answer_in_one_piece_is_no_measurement() -> None:
+    with pytest.raises(UserError, match="came at once"):
+        measure(
+            lambda *_: iter([(1.0, 6)]),
+            Job(4, 6, 0),
+            model="m",
+            where="here",
+            runner=None,
+            progress=lambda _: None,
+        )
+
+
+def test_a_server_that_refuses_is_one_sentence(completions: Server) -> None:
+    ask, _ = server(url(completions), None, 10.0)
+    completions.status = 400
+    with pytest.raises(UserError, match="refused the request"):
+        list(ask([1], 2, 42))
+    with pytest.raises(UserError, match="does not list its models"):
+        server(url(completions), None, 10.0)
+    with pytest.raises(UserError, match="does not list its models"):
+        server("http://127.0.0.1:9", None, 10.0)
+
+
+def test_lengths_that_leave_nothing_are_refused(completions: Server) -> None:
+    with pytest.raises(UserError, match="two of output"):
+        run(completions, Job(20, 1))
