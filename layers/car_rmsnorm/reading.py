@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from normport.layers.car_rmsnorm.contract import DENSE, MOE, RouteConfig
+from normport.layers.car_rmsnorm.contract import CONTRACT, DENSE, MOE, RouteConfig, Table
 
 FAMILIES = {
     "qwen3_5": DENSE,
@@ -21,10 +21,6 @@ FAMILIES = {
     "qwen3_5_moe_text": MOE,
 }
 """``model_type`` of the multimodal wrapper and of the text model. Qwen3.6 uses the same ones."""
-
-SIZES = {(DENSE, 5120): "27B", (MOE, 2048): "35B-A3B"}
-"""What family and hidden size say. Nothing further that tells these models apart is on record."""
-
 
 @dataclass(frozen=True)
 class Model:
@@ -40,25 +36,32 @@ class Model:
     dtype: str | None
 
 
-def read_model(config: Any) -> Model:
-    """The model of a Hugging Face config: a text model's, or a wrapper's with ``text_config``."""
+def read_model(config: Any, table: Table = CONTRACT) -> Model:
+    """The model of a Hugging Face config: a text model's, or a wrapper's with ``text_config``.
+
+    The size is that of the table's cell with this family and hidden size. Nothing further that
+    tells these models from others of their family and hidden size is on record.
+    """
     text = _get(config, "text_config")
     text = config if text is None else text
     family = _family(config, text)
     hidden = _get(text, "hidden_size")
     known = isinstance(hidden, int) and not isinstance(hidden, bool)
+    sizes: dict[tuple[Any, Any], str] = {
+        (cell.family, cell.hidden_size): cell.size for cell in table
+    }
     quantization = _first(config, text, "quantization_config")
     method = None if quantization is None else _get(quantization, "quant_method")
     return Model(
         family=family,
-        size=SIZES.get((family, hidden)) if family is not None and known else None,
+        size=sizes.get((family, hidden)) if known else None,
         hidden_size=hidden if known else None,
         precision=_precision(method, quantization),
         dtype=dtype_name(_first(config, text, "dtype") or _first(config, text, "torch_dtype")),
     )
 
 
-def read_vllm(vllm_config: Any) -> RouteConfig:
+def read_vllm(vllm_config: Any, table: Table = CONTRACT) -> RouteConfig:
     """The route configuration of a ``vllm.config.VllmConfig``.
 
     The activations' dtype and the quantization method are those that vLLM settled on, which
@@ -72,7 +75,7 @@ def read_vllm(vllm_config: Any) -> RouteConfig:
     model_config = _get(vllm_config, "model_config")
     if model_config is None:
         return RouteConfig(**sizes)
-    model = read_model(_get(model_config, "hf_config"))
+    model = read_model(_get(model_config, "hf_config"), table)
     method = _get(model_config, "quantization")
     precision = model.precision
     if method is not None and precision in (None, "BF16"):
