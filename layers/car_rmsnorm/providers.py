@@ -133,10 +133,9 @@ class VllmMusa:
         return None if size is None else int(size) // (hidden_size * itemsize)
 
     def norm(self, x: Tensor, norm: Norm, group: Any) -> tuple[Tensor, Tensor]:
+        comm_id = self._comm_id(group)
         call = torch.ops.vllm.musa_fused_allreduce_rms_norm
-        normed, reduced = _declining(
-            call, x, norm.effective_weight, norm.eps, self._comm_id(group)
-        )
+        normed, reduced = _declining(call, x, norm.effective_weight, norm.eps, comm_id)
         return normed, reduced
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm, group: Any) -> tuple[Tensor, ...]:
@@ -154,9 +153,9 @@ class VllmMusa:
         why = self.declines(residual=True, round_sum=norm.round_sum)
         if why is not None:
             raise ProviderDeclinedError(f"{self.name} declines: {why}.")
+        comm_id = self._comm_id(group)
         call = getattr(torch.ops.vllm, f"musa_fused_allreduce_residual_rms_norm{ending}")
-        weight = norm.effective_weight
-        return _declining(call, x, residual, weight, norm.eps, self._comm_id(group))
+        return _declining(call, x, residual, norm.effective_weight, norm.eps, comm_id)
 
     def _comm_id(self, group: Any) -> int:
         comm = _jit_comm(group)
