@@ -56,7 +56,11 @@ def make_communicator(*, cpu_group: Any, unique_name: str = "", **others: Any) -
     if unique_name.startswith("tp:") and vllm_config is not None:
         import torch.distributed as dist
 
-        ours = available().name if vllm_config.compilation_config.pass_config.fuse_allreduce_rms else None
+        ours = (
+            available().name
+            if vllm_config.compilation_config.pass_config.fuse_allreduce_rms
+            else None
+        )
         check_agreement(statement(vllm_config, ours, _table()), cpu_group, unique_name)
         decision = state(vllm_config, _table())
         flag = bool(vllm_config.compilation_config.pass_config.fuse_allreduce_rms)

@@ -1,4 +1,4 @@
-"""The post-grad pass: an all-reduce and the norm after it become one op, where the contract agrees."""
+"""The post-grad pass: an all-reduce and its norm become one op, where the contract agrees."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from normport.layers.car_rmsnorm.contract import CONTRACT, Decision, Table, dige
 from normport.layers.car_rmsnorm.counts import RangeCount, Report, register
 from normport.layers.car_rmsnorm.defaults import state
 from normport.layers.car_rmsnorm.logs import logger
-from normport.layers.car_rmsnorm.providers import available
+from normport.layers.car_rmsnorm.providers import Provider, available
 from normport.layers.car_rmsnorm.reading import read_vllm
 from normport.layers.car_rmsnorm.sites import ADD, NORM, Limits, Site
 
@@ -42,7 +42,7 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
         self.group_name: str | None = None
         self.comm_id: int | None = None
         self.max_rows: int | None = None
-        self.provider = None
+        self.provider: Provider | None = None
         rank = 0
         if self.decision.fused:
             from vllm.distributed import get_tp_group
@@ -146,15 +146,11 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
     def _problem(self, site: Site, count: RangeCount) -> str | None:
         assert self.provider is not None
         assert self.route_config.hidden_size is not None
-        limits = Limits(
-            self.route_config.hidden_size, self.model_dtype, count.start, count.end
-        )
+        limits = Limits(self.route_config.hidden_size, self.model_dtype, count.start, count.end)
         why = sites.problem(site, limits)
         if why is None and site.form == sites.FUSED_ADD and sites.results(site.norm) is None:
             why = "results: they are not read one by one"
-        return why or self.provider.declines(
-            residual=site.form != NORM, round_sum=site.form == ADD
-        )
+        return why or self.provider.declines(residual=site.form != NORM, round_sum=site.form == ADD)
 
     def _replace(self, graph: fx.Graph, site: Site) -> None:
         assert self.provider is not None
@@ -192,7 +188,9 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
             site.norm.replace_all_uses_with(made["normed"])
         old.append(site.norm)
         if site.add is not None:
-            site.add.replace_all_uses_with(made["total"], delete_user_cb=lambda u: u is not site.norm)
+            site.add.replace_all_uses_with(
+                made["total"], delete_user_cb=lambda u: u is not site.norm
+            )
             old.append(site.add)
         if "reduced" in made:
             site.reduce.replace_all_uses_with(

@@ -116,7 +116,8 @@ def _tp_group(name: str) -> Any:
     return group
 
 
-_library = torch.library.Library(NAMESPACE, "DEF")
+# torch types neither the class nor its methods.
+_library: Any = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 for _function, _fake in (
     (all_reduce_rms_norm, _fake_two),
     (all_reduce_add_rms_norm, _fake_two),

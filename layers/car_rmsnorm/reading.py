@@ -22,6 +22,7 @@ FAMILIES = {
 }
 """``model_type`` of the multimodal wrapper and of the text model. Qwen3.6 uses the same ones."""
 
+
 @dataclass(frozen=True)
 class Model:
     """What a config says about a model; None for what it does not say clearly.

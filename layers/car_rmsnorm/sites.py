@@ -159,7 +159,7 @@ def _tensor_problem(tensor: Tensor, limits: Limits) -> str | None:
         return f"rank: the tensor has {tensor.dim()} dimensions"
     if not statically_known_true(tensor.shape[1] == limits.hidden_size):
         return f"hidden size: {tensor.shape[1]} is not the model's"
-    rows = tensor.shape[0]
+    rows: Any = tensor.shape[0]
     if isinstance(rows, torch.SymInt):
         # The range is about tokens; rows that are computed from them are another number.
         if not rows.node.expr.is_Symbol:

@@ -21,7 +21,10 @@ from normport.layers.car_rmsnorm.reading import read_vllm
 
 MODELS = {
     "dense": car_configs.dense(),
-    "dense-text": {**car_configs.text_only(car_configs.dense()), "architectures": ["Qwen3_5ForCausalLM"]},
+    "dense-text": {
+        **car_configs.text_only(car_configs.dense()),
+        "architectures": ["Qwen3_5ForCausalLM"],
+    },
     "dense-fp8": car_configs.quantized(car_configs.dense(), car_configs.FP8),
     "moe": car_configs.moe(),
     "moe-fp8": car_configs.quantized(car_configs.moe(), car_configs.FP8),

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from car_graphs import HIDDEN, Graph
 from torch import fx
 from vllm import ir
-from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.compilation.passes.inductor_pass import pass_context
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.config.utils import Range
 from vllm.distributed import (
     get_pp_group,

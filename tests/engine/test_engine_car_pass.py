@@ -1,4 +1,4 @@
-"""The fusion pass on graphs made by hand: what is fused, what is left, and what is said about it."""
+"""The fusion pass on graphs made by hand: what is fused, what is left, and what is said."""
 
 from __future__ import annotations
 

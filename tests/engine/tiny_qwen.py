@@ -1,6 +1,6 @@
 """Tiny random Qwen3.5 checkpoints, dense and mixture of experts, text only.
 
-    python tiny_qwen.py FOLDER dense|moe
+python tiny_qwen.py FOLDER dense|moe
 """
 
 from __future__ import annotations

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from pathlib import Path
 from typing import Any
 
+import torch
 from vllm.platforms.cpu import CpuPlatform
 
 from normport.layers.car_rmsnorm.contract import CONTRACT, Cell
@@ -33,7 +36,27 @@ def cells() -> tuple[Cell, ...]:
     )
 
 
+def define_missing() -> None:
+    """Names of CUDA ops that one of vLLM's passes compares with, where the CPU build has none."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("vllm.compilation.passes.utility.fix_functionalization")
+    assert spec is not None
+    assert spec.origin is not None
+    for name in sorted(set(re.findall(r"torch\.ops\._C\.(\w+)", Path(spec.origin).read_text()))):
+        if not hasattr(torch.ops._C, name):
+            library.define(f"{name}(Tensor x) -> Tensor")
+
+
+library = torch.library.Library("_C", "FRAGMENT")
+
+
 class CompilingCpuPlatform(CpuPlatform):
+    @classmethod
+    def import_kernels(cls) -> None:
+        super().import_kernels()
+        define_missing()
+
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
         from vllm.config import CompilationMode
