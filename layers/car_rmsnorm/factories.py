@@ -56,14 +56,10 @@ def make_communicator(*, cpu_group: Any, unique_name: str = "", **others: Any) -
     if unique_name.startswith("tp:") and vllm_config is not None:
         import torch.distributed as dist
 
-        ours = (
-            available().name
-            if vllm_config.compilation_config.pass_config.fuse_allreduce_rms
-            else None
-        )
-        check_agreement(statement(vllm_config, ours, _table()), cpu_group, unique_name)
-        decision = state(vllm_config, _table())
         flag = bool(vllm_config.compilation_config.pass_config.fuse_allreduce_rms)
+        decision = state(vllm_config, _table())
+        ours = available().name if flag and decision.fused else None
+        check_agreement(statement(vllm_config, ours, _table()), cpu_group, unique_name)
         Report(
             state="on" if flag and decision.fused else "off",
             fuse_allreduce_rms=flag,

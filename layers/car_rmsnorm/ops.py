@@ -1,9 +1,9 @@
 """The ops that the fusion pass puts into a graph: ``torch.ops.normport_car``.
 
 Functional: they mutate nothing and no result shares memory with an argument or another result.
-``x``, residual and every result are [rows, hidden], contiguous, of one dtype; the weight is [hidden]
-in that dtype or float32. ``group`` is the unique name of the tensor-parallel group, ``provider``
-the name of who carries the op out.
+``x``, residual and every result are [rows, hidden], contiguous, of one dtype; the weight is
+[hidden] in that dtype or float32. ``group`` is the unique name of the tensor-parallel group,
+``provider`` the name of who carries the op out.
 """
 
 from __future__ import annotations
