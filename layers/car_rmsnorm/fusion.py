@@ -155,6 +155,7 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
     def _replace(self, graph: fx.Graph, site: Site) -> None:
         assert self.provider is not None
         x = site.reduce.args[0]
+        arguments: tuple[Any, ...]
         with graph.inserting_before(site.norm):
             if site.form == NORM:
                 target = torch.ops.normport_car.all_reduce_rms_norm.default
