@@ -1,10 +1,10 @@
 """What CAR-RMSNorm's decisions cost: a repeated ``route`` beside a dict look-up of the same run.
 
-    python bench/car.py [REPORT_FOLDER COMPILE_SECONDS]
+    python bench/car.py [--engine]
 
 The median of rounds with the smallest and largest is printed, and the exit status is 1 when a
-ratio exceeds its bound. The pass's own time is in the report that a compiled engine run writes
-(NORMPORT_CAR_REPORT); with that folder and the run's compile time the share is printed as well.
+ratio exceeds its bound. With --engine a tiny model is compiled by vLLM's CPU engine with tensor
+parallel 2, and the pass's own time is compared with that run's compile time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import tempfile
+import time
 import timeit
 from pathlib import Path
 
 from normport.layers.car_rmsnorm import RouteConfig, route
 
+ENGINE_TESTS = Path(__file__).parents[1] / "tests" / "engine"
 ROUNDS, CALLS = 15, 50_000
 LOOKUP_BOUND = 10.0
 COMPILE_BOUND = 0.05
@@ -38,8 +41,11 @@ def lookups() -> bool:
         key = "part" if "part" in question else "17"
         ratios = []
         for _ in range(ROUNDS):
-            asked = timeit.timeit(question, globals=names, number=CALLS)
-            looked = timeit.timeit(f"table[{key}]", globals=names, number=CALLS)
+            # The processor's time: other processes of a busy machine are not the subject.
+            asked, looked = (
+                timeit.Timer(text, timer=time.process_time, globals=names).timeit(CALLS)
+                for text in (question, f"table[{key}]")
+            )
             ratios.append(asked / looked)
         middle = statistics.median(ratios)
         good &= middle <= LOOKUP_BOUND
@@ -50,22 +56,30 @@ def lookups() -> bool:
     return good
 
 
-def share(folder: Path, compile_seconds: float) -> bool:
-    """The pass's part of the compile time of the run that wrote the reports."""
+def share(folder: Path) -> bool:
+    """The pass's part of the compile time, from the reports of one run."""
     good = True
-    for path in sorted(folder.glob("car-rmsnorm-rank*.json")):
+    paths = sorted(folder.glob("car-rmsnorm-rank*.json"))
+    for path in paths:
         found = json.loads(path.read_text())
-        if not found["compiled"]:
+        if not found["compiled"] or not found["compile_seconds"]:
             print(f"{path.name}: no graph was compiled in this run")
             return False
-        part = found["seconds"] / compile_seconds
+        part = found["seconds"] / found["compile_seconds"]
         good &= part <= COMPILE_BOUND
-        print(f"{path.name}: {part:.2%} of the compile time (bound {COMPILE_BOUND:.0%})")
-    return good
+        print(
+            f"{path.name}: the pass took {part:.2%} of the compile time "
+            f"({found['replaced']} rewrites; bound {COMPILE_BOUND:.0%})"
+        )
+    return good and bool(paths)
 
 
 if __name__ == "__main__":
     good = lookups()
-    if len(sys.argv) == 3:
-        good &= share(Path(sys.argv[1]), float(sys.argv[2]))
+    if sys.argv[1:] == ["--engine"]:
+        sys.path.insert(0, str(ENGINE_TESTS))
+        from car_engine import run_engine
+
+        with tempfile.TemporaryDirectory() as home:
+            good &= share(run_engine(Path(home), "dense").report)
     sys.exit(not good)

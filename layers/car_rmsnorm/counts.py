@@ -46,7 +46,10 @@ class RangeCount:
 
 @dataclass
 class Report:
-    """One rank's view; what the fields mean is in docs/car-rmsnorm.md."""
+    """One rank's view; what the fields mean is in docs/car-rmsnorm.md.
+
+    compilation: vLLM's CompilationConfig, which knows the compile time once all is compiled.
+    """
 
     state: str
     fuse_allreduce_rms: bool
@@ -61,6 +64,8 @@ class Report:
     all_reduces: int = 0
     norms: int = 0
     complained: bool = False
+    compilation: Any = None
+    compile_seconds: float | None = None
 
     @property
     def matched(self) -> int:
@@ -89,6 +94,7 @@ class Report:
             "matched": self.matched,
             "replaced": self.replaced,
             "seconds": round(self.seconds, 6),
+            "compile_seconds": self.compile_seconds,
         }
 
     def save(self) -> None:
@@ -138,6 +144,9 @@ def register(report: Report) -> Report:
 def complain_about_nothing() -> None:
     """Warn once about a pass that is on and rewrote nothing, with the likely cause."""
     for report in _reports:
+        if report.compilation is not None and report.ranges:
+            report.compile_seconds = round(report.compilation.compilation_time, 3)
+            report.save()
         why = report.why_nothing() if report.state == "on" else None
         if why is not None and not report.complained:
             report.complained = True

@@ -60,6 +60,7 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
                 tensor_parallel=config.parallel_config.tensor_parallel_size,
                 group=self.group_name,
                 provider=None if self.provider is None else self.provider.name,
+                compilation=config.compilation_config,
             )
         )
         if not self.decision.fused:

@@ -60,9 +60,7 @@ def test_a_supported_model_is_on_by_default(
 
 
 @pytest.mark.parametrize("name", ["small", "tp1", "tp4", "tp8", "pp2", "fp16"])
-def test_what_is_outside_the_contract_is_off(
-    configs: dict[str, dict[str, Any]], name: str
-) -> None:
+def test_what_is_outside_the_contract_is_off(configs: dict[str, dict[str, Any]], name: str) -> None:
     seen = configs[name]
     assert seen["flag"] is False
     assert len(seen["endpoints"]) == 1
