@@ -131,6 +131,17 @@ class Report:
         return "no norm follows an all-reduce directly"
 
 
+def read(path: Path) -> dict[str, Any]:
+    """The content of a report's file.
+
+    Raises OSError for a file that cannot be read, ValueError for one that is no such report.
+    """
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise ValueError(f"{path} is not a CAR-RMSNorm report of schema {SCHEMA}")
+    return found
+
+
 _reports: list[Report] = []
 """Those of this process: one per compiled model (a draft model has its own)."""
 
