@@ -42,6 +42,7 @@ def config(tp: int = 2, **text: Any) -> Any:
             pass_config=SimpleNamespace(fuse_allreduce_rms=True),
             mode=None,
             backend="inductor",
+            compilation_time=2.5,
         ),
         optimization_level=2,
         device_config=None,
@@ -388,8 +389,10 @@ def test_a_pass_that_fused_or_saw_no_graph_is_not_complained_about(
 ) -> None:
     monkeypatch.setattr(counts, "logger", lambda: pytest.fail("nothing to say"))
     make()
-    apply(fused_add(), pass_=make())
+    pass_ = make()
+    apply(fused_add(), pass_=pass_)
     counts.complain_about_nothing()
+    assert pass_.report.as_json()["compile_seconds"] == 2.5
 
 
 @pytest.mark.parametrize(
