@@ -255,12 +255,19 @@ def _find_cell(config: Any, table: Table) -> Cell | Decision:
         return _native("pp", f"pipeline parallel size {config.pipeline_parallel} is not 1")
     cells = [cell for cell in table if cell.family == config.family]
     if not cells:
-        return _native("family", f"model family {_or_unknown(config.family)} has no cell")
+        known = f"model family {config.family} has no cell"
+        return _native(
+            "family", "the model family is not known" if config.family is None else known
+        )
     cells = [cell for cell in cells if cell.size == config.size]
     if not cells:
-        return _native("size", f"{config.family} of size {_or_unknown(config.size)} has no cell")
+        size = f"hidden size {config.hidden_size}" if config.size is None else f"size {config.size}"
+        return _native("size", f"{config.family} of {size} has no cell")
     if config.dtype != "bfloat16":
-        return _native("dtype", f"activations in {_or_unknown(config.dtype)} are not in bfloat16")
+        known = f"activations in {config.dtype} are not in bfloat16"
+        return _native(
+            "dtype", "the activations' dtype is not known" if config.dtype is None else known
+        )
     if config.hidden_size not in {cell.hidden_size for cell in cells}:
         return _native("hidden", f"hidden size {config.hidden_size} is not that of {config.size}")
     cells = [cell for cell in cells if cell.tensor_parallel == tp]
@@ -272,7 +279,9 @@ def _find_cell(config: Any, table: Table) -> Cell | Decision:
         if (cell.precision, cell.hidden_size) == (config.precision, config.hidden_size)
     ]
     if not cells:
-        return _native("precision", f"weights in {_or_unknown(config.precision)} have no cell")
+        known = f"weights in {config.precision} have no cell"
+        unknown = "the weights' precision is not known"
+        return _native("precision", unknown if config.precision is None else known)
     return cells[0]
 
 
@@ -289,10 +298,6 @@ _CODES = {
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _or_unknown(value: str | None) -> str:
-    return "an unknown form" if value is None else value
 
 
 def _name(cell: Cell) -> str:

@@ -29,8 +29,8 @@ Requested = Literal["auto", "on", "off"]
 CACHE_KEY_ENTRY = "normport_car_rmsnorm"
 """Entry of ``additional_config``, which vLLM hashes into the key of its compile cache."""
 
-_requested: dict[int, Requested] = {}
-"""What was asked for, by the id of the pass config, between the two hooks of one config."""
+_requested: dict[int, tuple[Requested, Decision]] = {}
+"""What was asked for and decided, by the id of the pass config, between the hooks of a config."""
 
 
 def apply_default(vllm_config: Any, table: Table = CONTRACT) -> None:
@@ -40,9 +40,11 @@ def apply_default(vllm_config: Any, table: Table = CONTRACT) -> None:
     """
     pass_config = vllm_config.compilation_config.pass_config
     flag = pass_config.fuse_allreduce_rms
-    _requested[id(pass_config)] = "auto" if flag is None else "on" if flag else "off"
+    decision = state(vllm_config, table)
+    requested: Requested = "auto" if flag is None else "on" if flag else "off"
+    _requested[id(pass_config)] = requested, decision
     if flag is None:
-        pass_config.fuse_allreduce_rms = state(vllm_config, table).fused
+        pass_config.fuse_allreduce_rms = decision.fused
 
 
 def settle(vllm_config: Any, table: Table = CONTRACT) -> None:
@@ -52,8 +54,11 @@ def settle(vllm_config: Any, table: Table = CONTRACT) -> None:
     """
     compilation = vllm_config.compilation_config
     pass_config = compilation.pass_config
-    requested = _requested.pop(id(pass_config), None)
+    requested, first = _requested.pop(id(pass_config), (None, None))
     decision = state(vllm_config, table)
+    if first is not None and not first.fused:
+        # What settled it, whatever the platform changed afterwards.
+        decision = first
     if requested == "auto" and pass_config.fuse_allreduce_rms and not decision.fused:
         # The platform turned compilation off after the default was set.
         pass_config.fuse_allreduce_rms = False

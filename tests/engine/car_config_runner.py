@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import car_configs
+import vllm.logger
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -83,7 +84,15 @@ def build(model: Path, tp: int, options: list[str]) -> Any:
     if "--max-model-len" not in options:
         arguments += ["--max-model-len", "2048"]
     args = EngineArgs.from_cli_args(parser.parse_args([*arguments, *options]))
-    return args.create_engine_config()
+    parsed = args.compilation_config
+    given = {
+        "flag": parsed.pass_config.fuse_allreduce_rms,
+        "mode": None if parsed.mode is None else int(parsed.mode),
+        "cudagraph_mode": None if parsed.cudagraph_mode is None else parsed.cudagraph_mode.name,
+    }
+    # A line that was said for one configuration is to be said for the next as well.
+    vllm.logger._print_info_once.cache_clear()
+    return given, args.create_engine_config()
 
 
 def describe(config: Any) -> dict[str, Any]:
@@ -94,7 +103,6 @@ def describe(config: Any) -> dict[str, Any]:
         "endpoints": compilation.compile_ranges_endpoints,
         "ranges": [[part.start, part.end] for part in compilation.get_compile_ranges()],
         "mode": int(compilation.mode),
-        "cudagraph_mode": compilation.cudagraph_mode.name,
         "limit_mb": compilation.pass_config.fi_allreduce_fusion_max_size_mb,
         "hash": config.compute_hash(),
         "family": read.family,
@@ -117,11 +125,11 @@ def main(folder: Path, out: Path) -> None:
     for name, (model, tp, options) in CASES.items():
         heard.lines.clear()
         try:
-            config = build(folder / model, tp, options)
+            given, config = build(folder / model, tp, options)
         except (ValueError, RuntimeError, AttributeError, ImportError) as error:
             seen[name] = {"error": f"{type(error).__name__}: {error}"}
             continue
-        seen[name] = {**describe(config), "said": list(heard.lines)}
+        seen[name] = {**describe(config), "parsed": given, "said": list(heard.lines)}
     out.write_text(json.dumps(seen, indent=1))
 
 
