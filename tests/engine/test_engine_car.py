@@ -14,7 +14,7 @@ from car_engine import Run, run_engine
 
 pytestmark = pytest.mark.engine
 
-LAYERS = 4
+LAYERS = 2
 LOGPROB_BOUND = 0.05
 """Inductor fuses a native norm with its neighbors, which rounds less often than the op: bf16 steps
 in the hidden states reach the logprobs."""

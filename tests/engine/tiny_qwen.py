@@ -11,16 +11,18 @@ from pathlib import Path
 import torch
 
 HIDDEN = 64
-LAYERS = 4
+LAYERS = 2
 COMMON = {
     "vocab_size": 512,
     "hidden_size": HIDDEN,
     "num_hidden_layers": LAYERS,
+    "layer_types": ["linear_attention", "full_attention"],
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 32,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
+    "head_dim": 64,
+    # The CPU kernel of the linear attention takes no small ones.
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
     "linear_num_key_heads": 4,
     "linear_num_value_heads": 4,
     "max_position_embeddings": 512,
