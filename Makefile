@@ -85,12 +85,13 @@ format: test-env
 
 # The second one compares with tools that it can do without. (pip before 25.1 has no --group.)
 BENCH_TOOLS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["bench"])
-bench: $(PORT_ENV)/stamp
+bench: $(PORT_ENV)/stamp test-env
 	@$(PORT_ENV)/bin/python bench/guard.py
 	@$(PORT_ENV)/bin/python bench/norms.py
 	@$(PORT_ENV)/bin/python -c '$(BENCH_TOOLS)' | xargs $(PIP) 2>$(PORT_ENV)/pip.log \
 	  || echo "not all tools to compare with could be installed; see $(PORT_ENV)/pip.log" >&2
 	@$(PORT_ENV)/bin/python bench/scan.py
+	@$(TEST_ENV)/bin/python bench/car.py --engine
 
 # A whole model in the real engine, unported, ported and with the norm-add-norm patch.
 bench-engine: test-env

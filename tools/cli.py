@@ -354,6 +354,50 @@ def decode_latency(
 
 
 @app.command()
+def route(
+    model_config: Annotated[
+        Path,
+        typer.Option(
+            "--model-config",
+            metavar="FILE",
+            parser=folder_option,
+            help="The model's config.json, or the folder that holds it.",
+        ),
+    ],
+    tp: Annotated[int, typer.Option("--tp", metavar="N", help="Tensor parallel size.")],
+    pp: Annotated[int, typer.Option("--pp", metavar="N", help="Pipeline parallel size.")] = 1,
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="The activations' dtype; auto is the model's.")
+    ] = "auto",
+    rows: Annotated[
+        int | None, typer.Option("--rows", metavar="N", help="Active rows (tokens of a batch).")
+    ] = None,
+    compile_range: Annotated[
+        str | None, typer.Option("--range", metavar="A:B", help="Inclusive compile range.")
+    ] = None,
+    output_format: Annotated[
+        str, typer.Option("--output-format", help="text or json.", metavar="FORMAT")
+    ] = "text",
+) -> None:
+    """CAR-RMSNorm: fused or native for a configuration, and why."""
+    from normport.tools.route import RouteFormat, route_command
+
+    if output_format not in list(RouteFormat):
+        raise UserError(f"--output-format {output_format} is unknown; give text or json.")
+    write_text(
+        route_command(
+            model_config,
+            tp=tp,
+            pp=pp,
+            dtype=dtype,
+            rows=rows,
+            compile_range=compile_range,
+            output_format=RouteFormat(output_format),
+        )
+    )
+
+
+@app.command()
 def probe(
     output_format: Annotated[
         ReportFormat, typer.Option("--output-format", help="How the report is printed.")

@@ -1,0 +1,164 @@
+"""What the fusion pass did, counted per compile range; in the log, and in a file when asked.
+
+The environment variable ``NORMPORT_CAR_REPORT`` names a folder; each tensor-parallel rank writes
+``car-rmsnorm-rank<N>.json`` there (docs/car-rmsnorm.md describes it). Needs neither torch nor vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from normport.layers.car_rmsnorm.logs import logger
+
+REPORT_VARIABLE = "NORMPORT_CAR_REPORT"
+SCHEMA = 1
+
+
+@dataclass
+class RangeCount:
+    """One compile range; start and end are inclusive rows.
+
+    graphs: graphs that the pass saw. matched: sites where a norm follows an all-reduce of the
+    group. replaced: those that were fused. forms: the fused ones by form. skipped: the others of a
+    fused range by reason.
+    """
+
+    start: int
+    end: int
+    fused: bool
+    code: str
+    reason: str
+    graphs: int = 0
+    matched: int = 0
+    replaced: int = 0
+    forms: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> dict[str, Any]:
+        """The range's entry in the file."""
+        return {**vars(self), "forms": dict(self.forms), "skipped": dict(self.skipped)}
+
+
+@dataclass
+class Report:
+    """One rank's view; what the fields mean is in docs/car-rmsnorm.md.
+
+    compilation: vLLM's CompilationConfig, which knows the compile time once all is compiled.
+    """
+
+    state: str
+    fuse_allreduce_rms: bool
+    code: str
+    reason: str
+    rank: int
+    tensor_parallel: int
+    group: str | None
+    provider: str | None
+    seconds: float = 0.0
+    ranges: dict[tuple[int, int], RangeCount] = field(default_factory=dict)
+    all_reduces: int = 0
+    norms: int = 0
+    complained: bool = False
+    compilation: Any = None
+    compile_seconds: float | None = None
+
+    @property
+    def matched(self) -> int:
+        """Sites in all ranges."""
+        return sum(part.matched for part in self.ranges.values())
+
+    @property
+    def replaced(self) -> int:
+        """Rewrites in all ranges."""
+        return sum(part.replaced for part in self.ranges.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """The file's content."""
+        return {
+            "schema": SCHEMA,
+            "state": self.state,
+            "fuse_allreduce_rms": self.fuse_allreduce_rms,
+            "code": self.code,
+            "reason": self.reason,
+            "rank": self.rank,
+            "tensor_parallel": self.tensor_parallel,
+            "group": self.group,
+            "provider": self.provider,
+            "compiled": bool(self.ranges),
+            "ranges": [part.as_json() for _, part in sorted(self.ranges.items())],
+            "matched": self.matched,
+            "replaced": self.replaced,
+            "seconds": round(self.seconds, 6),
+            "compile_seconds": self.compile_seconds,
+        }
+
+    def save(self) -> None:
+        """Write the file if one was asked for; whole, or not at all."""
+        folder = os.environ.get(REPORT_VARIABLE)
+        if not folder:
+            return
+        path = Path(folder) / f"car-rmsnorm-rank{self.rank}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
+        draft.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        draft.replace(path)
+
+    def why_nothing(self) -> str | None:
+        """The likely cause of no rewrite in ranges that were to be fused; None if all is well."""
+        fused = [part for part in self.ranges.values() if part.fused]
+        if self.replaced or not self.ranges:
+            return None
+        if not fused:
+            return "every compile range contains a native row, so the endpoints were lost"
+        skipped: Counter[str] = sum((part.skipped for part in fused), Counter())
+        if skipped:
+            return f"no site passed the checks; most often: {skipped.most_common(1)[0][0]}"
+        if not self.all_reduces:
+            return (
+                "the graphs contain no all-reduce of the tensor-parallel group "
+                "(does the platform's use_custom_op_collectives() answer True?)"
+            )
+        if not self.norms:
+            return (
+                "the graphs contain no vllm_ir norm "
+                "(a custom op replaces the norms, or ir_enable_torch_wrap is off)"
+            )
+        return "no norm follows an all-reduce directly"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a report's file.
+
+    Raises OSError for a file that cannot be read, ValueError for one that is no such report.
+    """
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise ValueError(f"{path} is not a CAR-RMSNorm report of schema {SCHEMA}")
+    return found
+
+
+_reports: list[Report] = []
+"""Those of this process: one per compiled model (a draft model has its own)."""
+
+
+def register(report: Report) -> Report:
+    """Keep a report for the look after the warm-up."""
+    _reports.append(report)
+    return report
+
+
+def complain_about_nothing() -> None:
+    """Warn once about a pass that is on and rewrote nothing, with the likely cause."""
+    for report in _reports:
+        if report.compilation is not None and report.ranges:
+            report.compile_seconds = round(report.compilation.compilation_time, 3)
+            report.save()
+        why = report.why_nothing() if report.state == "on" else None
+        if why is not None and not report.complained:
+            report.complained = True
+            logger().warning("CAR-RMSNorm is on, but made 0 rewrites: %s.", why)

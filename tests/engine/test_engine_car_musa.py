@@ -1,0 +1,126 @@
+"""vllm-musa's ops as provider, on stand-ins with its schemas: for dispatch, not for numbers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("vllm", reason="the providers work on vLLM's groups")
+    import vllm.distributed  # noqa: F401  # defines torch.ops.vllm
+
+    from normport.layers.car_rmsnorm import ops, providers
+
+pytestmark = pytest.mark.engine
+
+GROUP = "tp:0"
+SCHEMAS = providers.MUSA_SCHEMAS
+CALLS: list[tuple[Any, ...]] = []
+
+
+def _two(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    CALLS.append((x, *rest))
+    if rest[-2] == 0.5:
+        raise RuntimeError("the registered communicator did not accept this tensor")
+    return x + 1, x + 2
+
+
+def _three(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return (*_two(x, *rest), x + 3)
+
+
+class Registered:
+    """The three ops for as long as a test lasts; a schema can be changed."""
+
+    def __init__(self, **changed: str) -> None:
+        self.library = torch.library.Library("vllm", "FRAGMENT")
+        for name, schema in SCHEMAS.items():
+            self.library.define(name + changed.get(name, schema))
+            three = "no_raw" not in name and "residual" in name
+            self.library.impl(name, _three if three else _two, "CompositeExplicitAutograd")
+
+    def gone(self) -> None:
+        self.library._destroy()
+        for name in SCHEMAS:
+            vars(torch.ops.vllm).pop(name, None)
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Any:
+    comm = SimpleNamespace(_comm_id=5, max_size=64 * 40 * 2)
+    custom = SimpleNamespace(disabled=False, _jit_comm=comm)
+    group = SimpleNamespace(
+        unique_name=GROUP, rank=0, device_communicator=SimpleNamespace(ca_comm=custom)
+    )
+    monkeypatch.setattr("vllm.distributed.get_tp_group", lambda: group)
+    CALLS.clear()
+    return group
+
+
+@pytest.fixture
+def musa(group: Any) -> Iterator[Any]:
+    registered = Registered()
+    yield group
+    registered.gone()
+
+
+X = torch.ones(2, 64, dtype=torch.bfloat16)
+W = torch.ones(64, dtype=torch.bfloat16)
+LAST = (GROUP, "vllm-musa")
+
+
+def test_without_the_ops_the_steps_are_composed() -> None:
+    assert providers.available().name == "composed"
+
+
+def test_the_ops_are_chosen_when_they_are_there(musa: Any) -> None:
+    found = providers.available()
+    assert (found.name, found.problem) == ("vllm-musa", None)
+    assert found.provider is not None
+    assert found.provider.unusable(musa) is None
+    assert found.provider.max_rows(musa, 64, 2) == 40
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_another_schema_is_used_by_nobody(group: Any, name: str) -> None:
+    registered = Registered(**{name: SCHEMAS[name].replace("float eps", "float epsilon")})
+    found = providers.available()
+    registered.gone()
+    assert found.provider is None
+    assert found.problem is not None
+    assert name in found.problem
+    assert "epsilon" in found.problem
+
+
+def test_each_op_goes_to_its_own_kernel_with_the_communicators_id(musa: Any) -> None:
+    normed, reduced = ops.all_reduce_rms_norm(X, W, 1e-6, 1.0, *LAST)
+    assert (float(normed[0, 0]), float(reduced[0, 0])) == (2.0, 3.0)
+    x, weight, eps, comm_id = CALLS.pop()
+    assert (x is X, weight.dtype, float(weight[0]), eps, comm_id) == (
+        True,
+        torch.float32,
+        2.0,
+        1e-6,
+        5,
+    )
+    three = ops.all_reduce_add_rms_norm_raw(X, X, W, 1e-6, 0.0, False, *LAST)
+    assert [float(t[0, 0]) for t in three] == [2.0, 3.0, 4.0]
+    two = ops.all_reduce_add_rms_norm(X, X, W, 1e-6, 0.0, False, *LAST)
+    assert [float(t[0, 0]) for t in two] == [2.0, 3.0]
+
+
+def test_a_communicator_that_declines_is_a_named_error(musa: Any) -> None:
+    with pytest.raises(providers.ProviderDeclinedError, match="did not accept"):
+        ops.all_reduce_rms_norm(X, W, 0.5, 0.0, *LAST)
+    with pytest.raises(providers.ProviderDeclinedError, match="round the sum"):
+        ops.all_reduce_add_rms_norm(X, X, W, 1e-6, 0.0, True, *LAST)
+    musa.device_communicator.ca_comm.disabled = True
+    with pytest.raises(providers.ProviderDeclinedError, match="no JIT communicator"):
+        ops.all_reduce_rms_norm(X, W, 1e-6, 0.0, *LAST)

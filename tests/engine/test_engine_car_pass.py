@@ -1,0 +1,430 @@
+"""The fusion pass on graphs made by hand: what is fused, what is left, and what is said."""
+
+from __future__ import annotations
+
+import json
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("vllm", reason="the pass works on vLLM's graphs")
+    from vllm.compilation.passes.inductor_pass import pass_context
+    from vllm.config.utils import Range
+
+    from normport.layers.car_rmsnorm import counts, fusion, ops, providers
+    from normport.layers.car_rmsnorm.contract import CONTRACT, Cell, digest
+
+from car_graphs import GROUP, HIDDEN, Graph
+
+from normport.layers.car_rmsnorm.fusion import CarRmsNormPass
+from normport.layers.car_rmsnorm.sites import ADD, FUSED_ADD, NORM
+
+pytestmark = pytest.mark.engine
+
+TINY = Cell("qwen3.5-dense", "tiny", 2, HIDDEN, "BF16", (16,), (15, 16))
+
+
+def config(tp: int = 2, **text: Any) -> Any:
+    hf = {"model_type": "qwen3_5_text", "hidden_size": HIDDEN, **text}
+    return SimpleNamespace(
+        compilation_config=SimpleNamespace(
+            splitting_ops=[],
+            use_inductor_graph_partition=False,
+            pass_config=SimpleNamespace(fuse_allreduce_rms=True),
+            mode=None,
+            backend="inductor",
+            compilation_time=2.5,
+        ),
+        optimization_level=2,
+        device_config=None,
+        parallel_config=SimpleNamespace(tensor_parallel_size=tp, pipeline_parallel_size=1),
+        model_config=SimpleNamespace(
+            dtype=torch.bfloat16, enforce_eager=False, quantization=None, hf_config=hf
+        ),
+    )
+
+
+@pytest.fixture(autouse=True)
+def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A group that fails when something is reduced: no pass may run a collective."""
+    group = SimpleNamespace(unique_name=GROUP, rank=0, device_communicator=None)
+    monkeypatch.setattr("vllm.distributed.get_tp_group", lambda: group)
+    monkeypatch.setattr(counts, "_reports", [])
+    return group
+
+
+def make(**changes: Any) -> CarRmsNormPass:
+    return CarRmsNormPass(config(**changes), (TINY,))
+
+
+def apply(graph: Any, start: int = 17, end: int = 64, pass_: CarRmsNormPass | None = None) -> Any:
+    pass_ = pass_ or make()
+    with pass_context(Range(start, end)):
+        pass_(graph)
+    graph.lint()
+    for node in graph.nodes:
+        assert node.op == "output" or "val" in node.meta, node
+    return pass_.report.ranges[start, end]
+
+
+def targets(graph: Any) -> list[str]:
+    return [
+        node.target._opname
+        for node in graph.nodes
+        if node.op == "call_function" and node.target is not operator.getitem
+    ]
+
+
+def residual_free() -> Any:
+    """The first norm of a model: the reduced tensor goes on as the residual."""
+    g = Graph()
+    reduced = g.reduce(g.rows("x"))
+    return g.done(g.norm(reduced, g.gemma(g.weight())), reduced)
+
+
+def fused_add(*, raw: bool = False, swapped: bool = False) -> Any:
+    g = Graph()
+    x, residual, weight = g.rows("x"), g.rows("residual"), g.weight()
+    reduced = g.reduce(x)
+    pair = (residual, reduced) if swapped else (reduced, residual)
+    both = g.fused_add(*pair, weight)
+    outputs = [g.item(both, 0), g.item(both, 1)]
+    return g.done(*outputs, *([reduced] if raw else []))
+
+
+def separate_add(*, swapped: bool = False, keep: bool = True) -> Any:
+    g = Graph()
+    x, residual, weight = g.rows("x"), g.rows("residual"), g.weight()
+    reduced = g.reduce(x)
+    total = g.add(residual, reduced) if swapped else g.add(reduced, residual)
+    return g.done(g.norm(total, weight), *([total] if keep else []))
+
+
+def test_a_norm_after_an_all_reduce() -> None:
+    graph = residual_free()
+    count = apply(graph)
+    assert (count.matched, count.replaced, dict(count.forms)) == (1, 1, {NORM: 1})
+    assert targets(graph)[-1] == "all_reduce_rms_norm"
+    assert "all_reduce" not in targets(graph)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_fused_add_after_an_all_reduce(swapped: bool) -> None:
+    graph = fused_add(swapped=swapped)
+    count = apply(graph)
+    assert (count.replaced, dict(count.forms)) == (1, {FUSED_ADD: 1})
+    assert targets(graph) == ["all_reduce_add_rms_norm"]
+
+
+def test_the_reduced_tensor_is_a_third_result_when_something_reads_it() -> None:
+    graph = fused_add(raw=True)
+    apply(graph)
+    assert targets(graph) == ["all_reduce_add_rms_norm_raw"]
+    output = list(graph.nodes)[-1]
+    assert [node.args[1] for node in output.args[0]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_add_of_its_own_between_them(swapped: bool, keep: bool) -> None:
+    graph = separate_add(swapped=swapped, keep=keep)
+    count = apply(graph)
+    assert dict(count.forms) == {ADD: 1}
+    assert targets(graph) == ["all_reduce_add_rms_norm"]
+    op = next(node for node in graph.nodes if node.op == "call_function")
+    assert op.args[5] is True, "the sum was rounded before the norm"
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-6, 3e-7, 1])
+def test_any_eps(eps: float) -> None:
+    g = Graph()
+    graph = g.done(g.norm(g.reduce(g.rows("x")), g.weight(), eps))
+    assert apply(graph).replaced == 1
+    op = next(node for node in graph.nodes if node.op == "call_function")
+    assert op.args[2] == eps
+
+
+def test_users_that_come_before_the_norm_are_kept() -> None:
+    g = Graph()
+    x, residual, weight = g.rows("x"), g.rows("residual"), g.weight()
+    reduced = g.reduce(x)
+    early = g.call(torch.ops.aten.mul.Tensor, reduced, 2.0)
+    late = g.gemma(weight)
+    both = g.fused_add(reduced, residual, late)
+    graph = g.done(early, g.item(both, 0), g.item(both, 1))
+    assert apply(graph).replaced == 1
+    assert "all_reduce_add_rms_norm_raw" in targets(graph)
+    assert targets(graph)[-1] == "mul"
+
+
+def test_two_norms_of_one_reduction_share_it() -> None:
+    g = Graph()
+    reduced = g.reduce(g.rows("x"))
+    graph = g.done(g.norm(reduced, g.weight("a")), g.norm(reduced, g.weight("b")))
+    assert apply(graph).replaced == 1
+    assert targets(graph) == ["all_reduce_rms_norm", "rms_norm"]
+
+
+def test_a_chain_of_layers() -> None:
+    g = Graph()
+    residual = g.reduce(g.rows("x"))
+    hidden = g.norm(residual, g.weight("w0"))
+    for layer in range(3):
+        both = g.fused_add(g.reduce(hidden), residual, g.weight(f"w{layer + 1}"))
+        hidden, residual = g.item(both, 0), g.item(both, 1)
+    graph = g.done(hidden, residual)
+    count = apply(graph)
+    assert (count.matched, count.replaced) == (4, 4)
+    assert targets(graph) == ["all_reduce_rms_norm"] + ["all_reduce_add_rms_norm"] * 3
+
+
+def test_results_share_no_memory() -> None:
+    graph = fused_add(raw=True)
+    apply(graph)
+    values = [n.meta["val"] for n in graph.nodes if n.target is operator.getitem]
+    assert len({v.untyped_storage()._cdata for v in values}) == len(values) == 3
+
+
+REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
+    "scaled residual": (
+        lambda g: g.norm(g.add(g.reduce(g.rows("x")), g.rows("r"), alpha=2), g.weight()),
+        "alpha",
+    ),
+    "added number": (
+        lambda g: g.norm(g.add(g.reduce(g.rows("x")), 1.0), g.weight()),
+        "residual",
+    ),
+    "variance size": (
+        lambda g: g.norm(g.reduce(g.rows("x")), g.weight(), 1e-6, 32),
+        "variance size",
+    ),
+    "no weight": (lambda g: g.norm(g.reduce(g.rows("x")), None), "weight"),
+    "other weight dtype": (
+        lambda g: g.norm(g.reduce(g.rows("x")), g.weight(dtype=torch.float16)),
+        "dtype",
+    ),
+    "residual is the reduced tensor": (
+        lambda g: (lambda r: g.item(g.fused_add(r, r, g.weight()), 0))(g.reduce(g.rows("x"))),
+        "order",
+    ),
+    "residual depends on the reduced tensor": (
+        lambda g: (
+            lambda r: g.item(
+                g.fused_add(r, g.call(torch.ops.aten.mul.Tensor, r, 2.0), g.weight()), 0
+            )
+        )(g.reduce(g.rows("x"))),
+        "order",
+    ),
+    "three dimensions": (
+        lambda g: g.norm(
+            g.reduce(g.call(torch.ops.aten.unsqueeze.default, g.rows("x"), 0)), g.weight()
+        ),
+        "rank",
+    ),
+    "rows that are not tokens": (
+        lambda g: g.norm(
+            g.reduce(g.call(torch.ops.aten.cat.default, [g.rows("x"), g.rows("y")])), g.weight()
+        ),
+        "rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_left_alone_and_why(name: str) -> None:
+    build, word = REFUSED[name]
+    g = Graph()
+    graph = g.done(build(g))
+    before = targets(graph)
+    count = apply(graph)
+    assert (count.matched, count.replaced) == (1, 0)
+    assert [why.split(":")[0] for why in count.skipped] == [word]
+    assert targets(graph) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_activations_in_another_dtype(dtype: torch.dtype) -> None:
+    g = Graph(dtype=dtype)
+    graph = g.done(g.norm(g.reduce(g.rows("x")), g.weight()))
+    count = apply(graph)
+    assert (count.matched, count.replaced) == (1, 0)
+
+
+def test_another_hidden_size() -> None:
+    g = Graph(hidden=2 * HIDDEN)
+    with g.mode:
+        weight = g.given("w", torch.empty(2 * HIDDEN, dtype=torch.bfloat16))
+    graph = g.done(g.norm(g.reduce(g.rows("x")), weight))
+    assert "hidden size" in next(iter(apply(graph).skipped))
+
+
+def test_another_group_is_not_ours() -> None:
+    g = Graph()
+    graph = g.done(g.norm(g.reduce(g.rows("x"), "world:0"), g.weight()))
+    assert apply(graph).matched == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "code"),
+    [
+        (16, 16, "native-range"),
+        (15, 17, "native-range"),
+        (1, 64, "native-range"),
+        (17, 8193, "range-above"),
+        (17, 2**31 - 1, "range-above"),
+    ],
+)
+def test_a_range_with_a_native_row_is_left_alone(start: int, end: int, code: str) -> None:
+    graph = fused_add()
+    count = apply(graph, start, end)
+    assert (count.fused, count.code) == (False, code)
+    assert (count.matched, count.replaced) == (1, 0)
+    assert targets(graph) == ["all_reduce", "fused_add_rms_norm"]
+
+
+@pytest.mark.parametrize(("start", "end"), [(1, 15), (17, 17), (17, 8192)])
+def test_a_range_without_one_is_fused(start: int, end: int) -> None:
+    assert apply(fused_add(), start, end).replaced == 1
+
+
+def test_tensor_parallel_one_makes_a_whole_object_that_does_nothing() -> None:
+    pass_ = make(tp=1)
+    graph = residual_free()
+    count = apply(graph, pass_=pass_)
+    assert pass_.decision.code == "tp1"
+    assert (count.matched, count.replaced) == (0, 0)
+    assert pass_.uuid()
+    assert pass_.report.as_json()["state"] == "off"
+
+
+def test_a_model_outside_the_contract_is_left_alone_with_the_reason() -> None:
+    pass_ = make(hidden_size=128)
+    assert apply(residual_free(), pass_=pass_).replaced == 0
+    assert pass_.report.as_json()["code"] == "size"
+
+
+def test_the_uuid_covers_table_config_group_and_limit(group: Any) -> None:
+    seen = {make().uuid(), make(tp=1).uuid(), make(hidden_size=128).uuid()}
+    seen.add(CarRmsNormPass(config(), (replace(TINY, native_rows=(17,)),)).uuid())
+    group.unique_name = "tp:1"
+    seen.add(make().uuid())
+    limited = make()
+    limited.max_rows = 32
+    seen.add(limited.uuid())
+    off = make()
+    off.flag = False
+    seen.add(off.uuid())
+    assert len(seen) == 7
+    group.unique_name = GROUP
+    assert make().uuid() == make().uuid()
+    assert digest((TINY,)) != digest(CONTRACT)
+
+
+def test_a_range_beyond_the_providers_limit_is_native() -> None:
+    pass_ = make()
+    pass_.max_rows = 40
+    assert apply(fused_add(), 17, 64, pass_).code == "provider-rows"
+    assert apply(fused_add(), 17, 40, pass_).replaced == 1
+
+
+def test_the_report_counts_per_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(counts.REPORT_VARIABLE, str(tmp_path))
+    pass_ = make()
+    for start, end in ((1, 15), (16, 16), (17, 64)):
+        apply(fused_add(), start, end, pass_)
+        apply(separate_add(), start, end, pass_)
+    (path,) = tmp_path.iterdir()
+    found = json.loads(path.read_text())
+    assert (found["state"], found["provider"], found["compiled"]) == ("on", "composed", True)
+    assert [(r["start"], r["end"], r["matched"], r["replaced"]) for r in found["ranges"]] == [
+        (1, 15, 2, 2),
+        (16, 16, 2, 0),
+        (17, 64, 2, 2),
+    ]
+    assert found["ranges"][0]["forms"] == {FUSED_ADD: 1, ADD: 1}
+    assert (found["matched"], found["replaced"]) == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda g: g.norm(g.rows("x"), g.weight()), "no all-reduce"),
+        (lambda g: g.reduce(g.rows("x")), "no vllm_ir norm"),
+        (
+            lambda g: g.norm(
+                g.call(torch.ops.aten.mul.Tensor, g.reduce(g.rows("x")), 2.0), g.weight()
+            ),
+            "no norm follows",
+        ),
+        (lambda g: g.norm(g.reduce(g.rows("x")), None), "no site passed the checks"),
+    ],
+)
+def test_no_rewrite_is_a_warning_with_the_likely_cause(
+    build: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    log = SimpleNamespace(warning=lambda text, *a: said.append(text % a))
+    monkeypatch.setattr(counts, "logger", lambda: log)
+    pass_ = make()
+    g = Graph()
+    apply(g.done(build(g)), pass_=pass_)
+    counts.complain_about_nothing()
+    counts.complain_about_nothing()
+    assert len(said) == 1
+    assert "0 rewrites" in said[0]
+    assert words in said[0]
+
+
+def test_a_pass_that_fused_or_saw_no_graph_is_not_complained_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counts, "logger", lambda: pytest.fail("nothing to say"))
+    make()
+    pass_ = make()
+    apply(fused_add(), pass_=pass_)
+    counts.complain_about_nothing()
+    assert pass_.report.as_json()["compile_seconds"] == 2.5
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["all_reduce_rms_norm", "all_reduce_add_rms_norm", "all_reduce_add_rms_norm_raw"],
+)
+def test_the_schemas_state_no_mutation(name: str) -> None:
+    schema = getattr(torch.ops.normport_car, name).default._schema
+    assert not schema.is_mutable
+    assert all(argument.alias_info is None for argument in (*schema.arguments, *schema.returns))
+
+
+def test_the_fakes_give_the_shapes_of_symbolic_rows() -> None:
+    g = Graph()
+    x, r, w = g.rows("x"), g.rows("r"), g.weight()
+    call = torch.ops.normport_car.all_reduce_add_rms_norm_raw.default
+    node = g.call(call, x, r, w, 1e-6, 0.0, False, GROUP, "composed")
+    assert [v.shape for v in node.meta["val"]] == [x.meta["val"].shape] * 3
+
+
+def test_errors_have_names(group: Any) -> None:
+    x, w = torch.ones(2, HIDDEN, dtype=torch.bfloat16), torch.ones(HIDDEN, dtype=torch.bfloat16)
+    with pytest.raises(providers.WrongGroupError, match="world:0"):
+        ops.all_reduce_rms_norm(x, w, 1e-6, 0.0, "world:0", "composed")
+    with pytest.raises(providers.ProviderDeclinedError, match="no provider"):
+        ops.all_reduce_rms_norm(x, w, 1e-6, 0.0, GROUP, "magic")
+    with pytest.raises(providers.ProviderDeclinedError, match="weight"):
+        ops.all_reduce_rms_norm(x, w.half(), 1e-6, 0.0, GROUP, "composed")
+    with pytest.raises(providers.ProviderDeclinedError, match="contiguous"):
+        ops.all_reduce_rms_norm(x.t().contiguous().t(), w, 1e-6, 0.0, GROUP, "composed")
+    with pytest.raises(providers.ProviderDeclinedError, match="residual"):
+        ops.all_reduce_add_rms_norm(x, x[:1], w, 1e-6, 0.0, False, GROUP, "composed")
+    with pytest.raises(providers.ProviderDeclinedError, match="no JIT communicator"):
+        ops.all_reduce_rms_norm(x, w, 1e-6, 0.0, GROUP, "vllm-musa")
+    assert fusion.CarRmsNormPass
