@@ -41,9 +41,10 @@ def load(data: Path | None, examples: Path | None, shots: int) -> Problems:
     UserError where a file or the data set cannot be read.
     """
     if data is None:
+        test = _split("test")
         train = read(examples) if examples else _split("train")
         return Problems(
-            _split("test"),
+            test,
             train,
             f"{DATASET} test",
             examples.name if examples else f"{DATASET} train",
