@@ -39,6 +39,8 @@ KERNELS = ("gemma_rms_norm", "fused_add_gemma_rms_norm")
 
 def one_arm(out: Path, arm: str, options: list[str]) -> int:
     """Run in this process, whose vLLM PYTHONPATH chose; write what was dispatched beside it."""
+    # First, because the stand-ins must find vLLM's own operators registered.
+    import vllm._custom_ops  # noqa: F401
     import xpu_stand_in
 
     from normport.tools.cli import run

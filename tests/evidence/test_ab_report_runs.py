@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import Command
 
+from normport.tools.ab_report import plots
 from normport.tools.ab_report.bench import match, read_arm
 from normport.tools.ab_report.honesty import line, read
 from normport.tools.bootstrap import independent_change, paired_change
@@ -50,10 +51,19 @@ def arms(
 
 
 @pytest.fixture
-def report(normport: Command, folder: Path) -> Command:
+def drawn(normport: Command, folder: Path) -> Command:
+    """Makes the whole report."""
     return lambda *options: normport(
         "ab-report", "--off", "off", "--on", "on", "--out", "out", *options
     )
+
+
+@pytest.fixture
+def report(drawn: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The same without its drawings, which take most of the time."""
+    for name in ("all_changes", "all_percentiles"):
+        monkeypatch.setattr(plots, name, lambda _: [])
+    return drawn
 
 
 def written(folder: Path) -> Any:
@@ -86,11 +96,16 @@ def test_repeats_are_pooled(report: Command, folder: Path) -> None:
     assert found["change_percent"] == pytest.approx(10)
     assert found["shown"]
     assert found["interval"]["low"] < 10 < found["interval"]["high"]
-    first = (folder / "out/report.html").read_bytes()
-    assert report().status == 0
-    assert (folder / "out/report.html").read_bytes() == first
     text = (folder / "out/report.md").read_text()
     assert "fewer than five repeats they are narrower than the real uncertainty" in text
+
+
+def test_the_same_input_gives_the_same_page(drawn: Command, folder: Path) -> None:
+    arms(folder, [100.0, 102.0], [110.0, 112.0])
+    assert drawn().status == 0
+    first = (folder / "out/report.html").read_bytes()
+    assert drawn().status == 0
+    assert (folder / "out/report.html").read_bytes() == first
 
 
 def test_noise_shows_nothing(report: Command, folder: Path) -> None:
@@ -338,12 +353,12 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_the_page_stands_alone(report: Command, folder: Path) -> None:
+def test_the_page_stands_alone(drawn: Command, folder: Path) -> None:
     for arm in ("off", "on"):
         for number in range(3):
             values = {"output_throughput": 8.0 + number, "mean_ttft_ms": 100.0 - number}
             put(folder / arm / f"r{number}", "result", model_id="a<b>&\"c'|d", **values)
-    assert report("--title", "<i>R</i>").status == 0
+    assert drawn("--title", "<i>R</i>").status == 0
     text = (folder / "out/report.html").read_text()
     page = Page(text)
     names = [tag for tag, _ in page.tags]
@@ -364,9 +379,9 @@ def test_the_page_stands_alone(report: Command, folder: Path) -> None:
     assert {a["href"] for tag, a in page.tags if tag == "a"} == {f"#{i}" for i in identities}
 
 
-def test_the_drawings_take_their_colors_from_the_page(report: Command, folder: Path) -> None:
+def test_the_drawings_take_their_colors_from_the_page(drawn: Command, folder: Path) -> None:
     arms(folder, [100.0, 101.0, 102.0], [110.0, 111.0, 112.0])
-    assert report().status == 0
+    assert drawn().status == 0
     text = (folder / "out/report.html").read_text()
     drawn = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
     assert re.findall(r"#[0-9a-f]{6}\b", drawn) == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -301,6 +303,21 @@ def test_a_data_set_that_cannot_be_loaded(
         "error: The data set openai/gsm8k could not be loaded (no way to the test split); name a "
         "file with --data instead.\n"
     )
+
+
+def test_the_real_datasets_library_without_a_hub(folder: Path) -> None:
+    pytest.importorskip("datasets", reason="only `datasets` itself tells how it fails")
+    command = "from normport.tools.cli import main; main(['gsm8k', '--base-url=http://x'])"
+    ran = subprocess.run(
+        [sys.executable, "-c", command],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: The data set openai/gsm8k could not be loaded (")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_without_the_datasets_library(

@@ -35,6 +35,9 @@ LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
 MARKERS = {"50": "o", "90": "D", "99": "s"}
 """Percentiles that are drawn, each with a shape of its own."""
 
+LABEL_INCHES = 0.078
+"""Room for one character of a label: a little more than a wide font needs."""
+
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "normport",
@@ -117,8 +120,11 @@ def all_percentiles(cells: Sequence[Cell]) -> list[tuple[str, str]]:
 
 
 def _axes(labels: Sequence[str]) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(9, 1 + 0.24 * len(labels)), layout="constrained")
-    axes = figure.subplots()
+    """Rows from the top down. The margins are set here: finding them takes another drawing."""
+    left = 0.2 + LABEL_INCHES * max(map(len, labels))
+    width, height = left + 5.5, 0.9 + 0.24 * len(labels)
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((left / width, 0.6 / height, 5.2 / width, 1 - 0.7 / height))
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.grid(axis="x", linewidth=0.5)
