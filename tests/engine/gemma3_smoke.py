@@ -42,10 +42,14 @@ def one_arm(out: Path, arm: str, options: list[str]) -> int:
     # First, because the stand-ins must find vLLM's own operators registered.
     import vllm._custom_ops  # noqa: F401
     import xpu_stand_in
+    from vllm import ModelRegistry
+    from vllm.model_executor.models.gemma3 import Gemma3ForCausalLM
 
     from normport.tools.cli import run
     from normport.tools.gsm8k.engine import Engine
 
+    # The registry would otherwise inspect the class in a process of its own.
+    ModelRegistry.register_model(Gemma3ForCausalLM.__name__, Gemma3ForCausalLM)
     seen: dict[str, object] = {}
 
     def look(engine: Engine) -> None:
