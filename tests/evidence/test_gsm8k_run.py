@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -71,6 +72,14 @@ def test_a_result(smoke: Command, server: FakeServer) -> None:
     assert (spread["n"], spread["min"], spread["max"]) == (3, min(speeds), max(speeds))
     assert spread["mean"] == pytest.approx(sum(speeds) / 3)
     assert spread["sd"] > 0
+
+
+def test_progress_on_a_terminal(smoke: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = smoke().error
+    assert re.search(r"questions .*3/3 +[0-9.]+ /min +0:00:0\d", shown)
 
 
 def test_requests_are_greedy(smoke: Command, server: FakeServer) -> None:
