@@ -134,7 +134,10 @@ def main(arguments: list[str]) -> int:
     for arm in ARMS:
         (out / f"{arm}.json").unlink(missing_ok=True)
     released, ported = (in_arm(out, arm, options) for arm in ARMS)
-    if any(released["calls"].values()) or not all(ported["calls"].values()):
+    norms = sum(ported["dispatch"].values())
+    passes, rest = divmod(sum(ported["calls"].values()), norms)
+    print(f"after the series {passes} forward passes called a kernel for each of {norms} norms")
+    if any(released["calls"].values()) or not all(ported["calls"].values()) or rest:
         print("error: the kernels were not called as they must be", file=sys.stderr)
         return 2
     normport = Path(sys.executable).with_name("normport")

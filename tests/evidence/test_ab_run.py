@@ -235,6 +235,31 @@ def test_turns_and_report(measure: Command, normport: Command, folder: Path, log
         assert found["ttft_ms"]["change_percent"] == pytest.approx(100 / 1.1 - 100)
 
 
+def test_a_third_arm_is_measured_and_reported(
+    measure: Command, normport: Command, folder: Path, log: Log
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        other = free.getsockname()[1]
+    serve = shlex.join([sys.executable, "-S", str(FAKE), "serve", "--port", str(other)])
+    ran = measure(
+        *("--case=matrix", "--repeats=1", "--other-name=sglang", "--other-model=sg"),
+        *(f"--other-url=http://127.0.0.1:{other}", f"--other-serve={serve}"),
+    )
+    assert ran.status == 0, ran.error
+    assert all_ended(log())
+    command = shlex.split(ran.out.splitlines()[-1])
+    assert command[-2:] == ["--other", "sglang=R s/sglang"]
+    assert normport(*command[1:]).status == 0
+    report = json.loads((folder / "ab-report/report.json").read_text())
+    assert report["unmatched"] == []
+    assert [case["settings"]["max_concurrency"] for case in report["standalone"]] == [1, 2]
+    gains = {gain["metric"]: gain for gain in report["standalone"][0]["gains"]}
+    # The third arm is as fast as ON: its stand-in is given no switch either.
+    assert gains["Output throughput (tok/s)"]["on_gain_percent"] == pytest.approx(0)
+    assert gains["Mean TTFT (ms)"]["off_gain_percent"] == pytest.approx(-10)
+
+
 def test_going_on(measure: Command, folder: Path, log: Log) -> None:
     assert measure("--repeats=1").status == 0
     out = folder / "R s"

@@ -162,8 +162,7 @@ def _measure(
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / RESULT
     result.unlink(missing_ok=True)
-    if not plan.is_other(arm):
-        write_json(folder / SIDECAR, plan.sidecar(load))
+    write_json(folder / SIDECAR, plan.sidecar(arm, load))
     log = folder / "bench.log"
     _bench(plan.bench(arm, repeat, load), log, server, limits)
     if measured(folder, load):

@@ -170,16 +170,18 @@ class Plan:
             return {}
         return {REPORT_VARIABLE: str(self.folder(arm, repeat) / "rewrites")}
 
-    def sidecar(self, load: Load) -> dict[str, Any]:
+    def sidecar(self, arm: str, load: Load) -> dict[str, Any]:
         """What a result file does not say of its cell."""
-        return {
-            "model": Path(self.name or self.model).name,
+        said = {
+            "model": Path(self.served(arm)).name,
             "input_len": load.input_len,
             "output_len": load.output_len,
-            "tensor_parallel_size": self.tensor_parallel_size,
-            "precision": self.precision,
             "batch_size": load.concurrency,
         }
+        if self.is_other(arm):
+            return said
+        parallel = self.tensor_parallel_size
+        return {**said, "tensor_parallel_size": parallel, "precision": self.precision}
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for results to belong together; repeats may be added."""
@@ -188,7 +190,7 @@ class Plan:
             "serve": {arm: self.serve(arm) for arm in self.arms},
             "requests": [self._requests("on", load) for load in self.loads],
             "other": None if self.other is None else [self.other.url, self.other.model],
-            "cells": [self.sidecar(load) for load in self.loads],
+            "cells": [self.sidecar("on", load) for load in self.loads],
         }
 
 
