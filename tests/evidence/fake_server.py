@@ -18,7 +18,8 @@ class FakeServer(ThreadingHTTPServer):
 
     A fault is ``None`` (none), a status, ``"truncate"`` (ends without the last events),
     ``"cut"`` (closes in the middle of a chunk), ``"silent"`` (sends nothing until ``released``),
-    ``"garbage"`` (an event that is not JSON) or ``"error"`` (an error as an event).
+    ``"garbage"`` (an event that is not JSON), ``"shape"`` (one that is not OpenAI's) or
+    ``"error"`` (an error as an event).
     """
 
     daemon_threads = True
@@ -89,6 +90,8 @@ class Handler(BaseHTTPRequestHandler):
                 return
             if fault == "garbage":
                 self._chunk(b"data: {not json\n\n")
+            if fault == "shape":
+                self._event({"choices": [3]})
             if fault == "error":
                 self._event({"error": {"message": "EngineCore died"}})
         if fault != "truncate":

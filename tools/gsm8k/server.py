@@ -167,17 +167,13 @@ class Server:
                     break
                 if "error" in event:
                     raise _Failed(f"broke off its answer: {_message(event)}")
-                usage = event.get("usage") or usage
-                for choice in event.get("choices") or ():
-                    part = (
-                        (choice.get("delta") or {}).get("content")
-                        if self.chat
-                        else choice.get("text")
-                    )
+                counted = event.get("usage")
+                usage = counted if isinstance(counted, dict) else usage
+                for part, reason_now in self._parts(event):
                     if part:
                         first = first or time.perf_counter()
                         text.append(part)
-                    reason = choice.get("finish_reason") or reason
+                    reason = reason_now or reason
         end = time.perf_counter()
         if not ended or reason is None:
             raise _Failed("ended its answer before it was complete")
@@ -189,6 +185,17 @@ class Server:
             ttft_s=None if first is None else first - start,
             finish_reason=reason,
         )
+
+    def _parts(self, event: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
+        """Text and finish reason of each choice; ``_Failed`` where an event is not OpenAI's."""
+        try:
+            for choice in event.get("choices") or ():
+                text = (choice.get("delta") or {}).get("content") if self.chat else choice["text"]
+                if not isinstance(text, str | None):
+                    raise TypeError
+                yield text or "", choice.get("finish_reason")
+        except (AttributeError, KeyError, TypeError) as error:
+            raise _Failed("sent an event that is not as OpenAI's are") from error
 
 
 class _failures:  # noqa: N801, a context manager that reads as one
@@ -203,13 +210,14 @@ class _failures:  # noqa: N801, a context manager that reads as one
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            raise _Failed("does not answer: is the server running?") from error
+            why = " ".join(str(error).split()) or "no connection"
+            raise _Failed(f"does not answer ({why}): is the server running?") from error
         if isinstance(error, httpx.TimeoutException):
             said = f"said nothing for {self.policy.timeout_s:g} s (--timeout)"
             raise _Failed(said) from error
         if isinstance(error, httpx.RemoteProtocolError):
             raise _Failed("ended its answer before it was complete") from error
-        if isinstance(error, httpx.TransportError):
+        if isinstance(error, httpx.RequestError):
             raise _Failed(f"cut the connection ({error or type(error).__name__})") from error
 
 
