@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from evidence_sources import RECORDS, Command, Result
 from fake_server import FakeServer, serving
 
 from normport.tools.cli import run
-
-
-@dataclass(frozen=True)
-class Result:
-    status: int
-    out: str
-    error: str
-
-
-Command = Callable[..., Result]
-
-RECORDS = [
-    (
-        f"Ann has {n} pears and buys {n + 1} more. How many has she?",
-        f"{n} + {n + 1}\n#### {2 * n + 1}",
-    )
-    for n in range(1, 13)
-]
-"""Question and answer, made for these tests."""
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from evidence_sources import Command
 
 from normport.tools.ab_report import plots
 from normport.tools.ab_report.bench import match, read_arm

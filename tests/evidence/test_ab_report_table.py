@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from evidence_sources import Command
 
 from normport.tools.ab_report.model import METRICS
 from normport.tools.ab_report.render import markdown

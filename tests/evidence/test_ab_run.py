@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from evidence_sources import Command
 
 from normport.tools.ab_run.processes import running
 

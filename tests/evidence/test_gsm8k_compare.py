@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from evidence_sources import Command
 
 from normport.tools.gsm8k.backend import Output
 from normport.tools.gsm8k.prompts import Asked

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import RECORDS, Command
+from evidence_sources import RECORDS, Command
 from fake_server import MODEL, FakeServer
 
 FAST = ("--data", "data.jsonl", "--num-questions", "3", "--retry-wait", "0.01")

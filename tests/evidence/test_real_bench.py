@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from evidence_sources import Command
 
 from normport.tools.ab_report.bench import VALUES, read_arm
 
