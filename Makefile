@@ -3,6 +3,7 @@
 #   make port    the main job on vLLM 0.29.0: the patch series and its proof, in out/0.29.0
 #   make test    the whole test suite, with the real vLLM engine on the CPU
 #   make test-ipex  provider ipex with the real intel-extension-for-pytorch, on the CPU
+#   make smoke   GSM8K on a real small Gemma 3 (downloaded), before and after the series
 #   make fuzz    2,000 generated model files and 5,000 mutated ones through the command
 #
 # PYTHON names another interpreter; PIP_ARGS goes to pip install, e.g. for another index.
@@ -13,6 +14,7 @@ RELEASE ?= 0.29.0
 RELEASES := 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0
 PYTEST_ARGS ?=
 FUZZ_ARGS ?=
+SMOKE_ARGS ?=
 
 # PyTorch's index of CPU builds, asked only where pip's configured places lack the build.
 TORCH := torch==2.13.0
@@ -25,7 +27,7 @@ NORMPORT := $(PORT_ENV)/bin/normport
 TYPECHECK := build/typecheck
 
 .DEFAULT_GOAL := port
-.PHONY: port test test-ipex test-env lint format bench bench-engine fuzz patches check-patches census check-census clean
+.PHONY: port test test-ipex test-env lint format bench bench-engine fuzz smoke patches check-patches census check-census clean
 
 # The stamp comes last: an environment whose making was interrupted is made anew.
 $(PORT_ENV)/stamp: pyproject.toml
@@ -100,6 +102,10 @@ bench-engine: test-env
 # A failing case is kept in out/fuzz with its seed; FUZZ_ARGS="--help" tells the options.
 fuzz: $(PORT_ENV)/stamp
 	@cd tests && $(abspath $(PORT_ENV))/bin/python -m fuzz $(FUZZ_ARGS)
+
+# What came of it is in out/smoke; SMOKE_ARGS are options of `normport gsm8k`, e.g. --data FILE.
+smoke: test-env
+	@$(TEST_ENV)/bin/python tests/engine/gemma3_smoke.py out/smoke $(SMOKE_ARGS)
 
 patches: $(PORT_ENV)/stamp
 	@for release in $(RELEASES); do \

@@ -14,7 +14,10 @@ from typing import Annotated
 
 import typer
 
+from normport.tools.ab_report.cli import ab_report
+from normport.tools.ab_run.cli import ab_run
 from normport.tools.errors import UserError
+from normport.tools.gsm8k.cli import app as gsm8k_app
 from normport.tools.options import (
     AllowDirty,
     AllowUnproven,
@@ -60,6 +63,9 @@ app = typer.Typer(
 )
 series_app = typer.Typer(no_args_is_help=True, help="Patch series that `normport port` wrote.")
 app.add_typer(series_app, name="series")
+app.add_typer(gsm8k_app, name="gsm8k")
+app.command("ab-report")(ab_report)
+app.command("ab-run")(ab_run)
 
 
 def _version(wanted: bool) -> None:

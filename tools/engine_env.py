@@ -151,7 +151,7 @@ def make(venv: Path, options: Sequence[str] = ()) -> None:
     else:
         write_stamp(venv, UNFINISHED)
     say("4/4 normport and its test tools")
-    pip.install("-c", PINS, *dev_dependencies(), "-e", REPOSITORY)
+    pip.install("-c", PINS, *dev_dependencies(), "-e", f"{REPOSITORY}[evidence]")
     write_stamp(venv, wanted)
     say("done")
 

@@ -1,0 +1,144 @@
+"""The report's plots as SVG that takes its colors from the page, for light and dark.
+
+Matplotlib writes the SVG: a plot of 33 rows takes about 60 kB, where an embedded plotting
+library would take megabytes; text stays text, which can be read out, searched and printed.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from normport.tools.ab_report.model import METRICS, Cell, Metric
+
+COLORS = {
+    "#010101": "var(--ink)",
+    "#020202": "var(--faint)",
+    "#030303": "var(--better)",
+    "#040404": "var(--worse)",
+    "#050505": "var(--off)",
+    "#060606": "var(--on)",
+    "#070707": "var(--page)",
+}
+"""What is drawn -> what the page makes of it. Matplotlib writes each as it is given."""
+
+INK, FAINT, BETTER, WORSE, OFF, ON, PAGE = COLORS
+
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
+
+MARKERS = {"50": "o", "90": "D", "99": "s"}
+"""Percentiles that are drawn, each with a shape of its own."""
+
+LABEL_INCHES = 0.078
+"""Room for one character of a label: a little more than a wide font needs."""
+
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "normport",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": FAINT,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+}
+
+
+def changes(cells: Sequence[Cell], metric: Metric) -> str | None:
+    """Change per cell with its interval; None where no cell has the metric."""
+    rows = [(cell, cell.changes[metric.key]) for cell in cells if metric.key in cell.changes]
+    if not rows:
+        return None
+    with mpl.rc_context(STYLE):
+        figure, axes = _axes([cell.key.label for cell, _ in rows])
+        for place, (_, change) in enumerate(rows):
+            value = change.change_percent
+            color = BETTER if metric.improved(value) else WORSE if value else INK
+            if change.interval is not None:
+                low, high = change.interval.low, change.interval.high
+                axes.plot([low, high], [place, place], color=color, linewidth=2)
+            axes.plot(
+                value,
+                place,
+                marker=">" if value > 0 else "<" if value < 0 else "o",
+                color=color,
+                markerfacecolor=color if change.shown else PAGE,
+                markersize=6,
+            )
+        axes.axvline(0, color=INK, linewidth=1)
+        axes.set_xlabel(f"{metric.title}: change from OFF to ON, % ({metric.better} is better)")
+        return _svg(figure, f"{metric.title}, change from OFF to ON of {len(rows)} cells")
+
+
+def percentiles(cells: Sequence[Cell], metric: str) -> str | None:
+    """P50, P90 and P99 of a latency in both arms; None where no cell has them."""
+    rows = [cell for cell in cells if set(cell.percentiles.get(metric, {})) == {"off", "on"}]
+    if not rows:
+        return None
+    title = LATENCIES[metric]
+    with mpl.rc_context(STYLE):
+        figure, axes = _axes([cell.key.label for cell in rows])
+        for place, cell in enumerate(rows):
+            for arm, color, shift in (("off", OFF, -0.16), ("on", ON, 0.16)):
+                found = cell.percentiles[metric][arm]
+                values = [found[p] for p in MARKERS if p in found]
+                axes.plot(values, [place + shift] * len(values), color=color, linewidth=1)
+                for percentile, marker in MARKERS.items():
+                    if percentile in found:
+                        axes.plot(
+                            found[percentile],
+                            place + shift,
+                            marker=marker,
+                            color=color,
+                            markersize=5,
+                            markerfacecolor=color if arm == "on" else PAGE,
+                        )
+        axes.set_xlabel(f"{title} in ms (lower is better): P50 circle, P90 diamond, P99 square")
+        return _svg(figure, f"{title} percentiles of both arms, {len(rows)} cells")
+
+
+def all_changes(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """Title and SVG of each metric that was measured."""
+    drawn = [(metric.title, changes(cells, metric)) for metric in METRICS]
+    return [(title, svg) for title, svg in drawn if svg is not None]
+
+
+def all_percentiles(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """Title and SVG of each latency whose percentiles are known."""
+    drawn = [(title, percentiles(cells, metric)) for metric, title in LATENCIES.items()]
+    return [(title, svg) for title, svg in drawn if svg is not None]
+
+
+def _axes(labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """Rows from the top down. The margins are set here: finding them takes another drawing."""
+    left = 0.2 + LABEL_INCHES * max(map(len, labels))
+    width, height = left + 5.5, 0.9 + 0.24 * len(labels)
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((left / width, 0.6 / height, 5.2 / width, 1 - 0.7 / height))
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(axis="x", linewidth=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Figure, label: str) -> str:
+    """The SVG element alone, its colors the page's and its name ``label``."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    for drawn, shown in COLORS.items():
+        text = text.replace(drawn, shown)
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
