@@ -27,7 +27,9 @@ Spans = list[tuple[int, int]]
 
 # Below this share of common words two lines are two lines, not one that was changed.
 _ALIKE = 0.5
-_WORD = re.compile(r"\w+|\s+|[^\w\s]")
+_WORD = re.compile(r"\w+|[^\w\s]")
+# Words before times words after: more would take longer than it helps.
+_MOST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -218,24 +220,36 @@ def _runs(kinds: Sequence[Kind]) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def _marks(lines: Sequence[tuple[Kind, str]]) -> dict[int, Spans]:
-    """By place of a line the columns that changed, where it stands against one that is alike."""
+    """By place of a line the columns that changed, where old and new lines are alike.
+
+    The words of all lines of a change are compared at once: a call that is laid out on another
+    number of lines still shows what is new in it.
+    """
     marks: dict[int, Spans] = {}
     for removed, added in _runs([kind for kind, _ in lines]):
-        for old, new in zip(removed, added, strict=False):
-            words = [_WORD.findall(lines[at][1]) for at in (old, new)]
-            match = SequenceMatcher(None, *words, autojunk=False)
-            if match.ratio() < _ALIKE:
-                continue
-            marks[old], marks[new] = [], []
-            for what, a, b, c, d in match.get_opcodes():
-                if what != "equal":
-                    marks[old].append(_columns(words[0], a, b))
-                    marks[new].append(_columns(words[1], c, d))
+        old, new = (
+            [(at, found) for at in side for found in _WORD.finditer(lines[at][1])]
+            for side in (removed, added)
+        )
+        if not old or not new or len(old) * len(new) > _MOST:
+            continue
+        texts = [[found[0] for _, found in side] for side in (old, new)]
+        match = SequenceMatcher(None, *texts, autojunk=False)
+        if match.ratio() < _ALIKE:
+            continue
+        for what, a, b, c, d in match.get_opcodes():
+            if what != "equal":
+                for at, found in (*old[a:b], *new[c:d]):
+                    _extend(marks.setdefault(at, []), found, lines[at][1])
     return marks
 
 
-def _columns(words: Sequence[str], start: int, end: int) -> tuple[int, int]:
-    return len("".join(words[:start])), len("".join(words[:end]))
+def _extend(spans: Spans, found: re.Match[str], text: str) -> None:
+    """Add a word; only blanks between it and the one before are taken in as well."""
+    if spans and not text[spans[-1][1] : found.start()].strip():
+        spans[-1] = (spans[-1][0], found.end())
+    else:
+        spans.append(found.span())
 
 
 def _pairs(lines: Sequence[Line]) -> Iterator[tuple[Line | None, Line | None]]:

@@ -63,6 +63,13 @@ class Row:
     compiled: tuple[Path, Path]
     known: str
 
+    @property
+    def changes(self) -> tuple[bool, bool]:
+        """Whether something else runs after the series, eager and compiled."""
+        return self.eager[0].runs != self.eager[1].runs, (
+            self.compiled[0].runs != self.compiled[1].runs
+        )
+
 
 @dataclass(frozen=True)
 class Group:

@@ -17,7 +17,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 BUCKETS = ("0", "1", "2-4", "5-16", "17-256", ">256")
 """Distances in ulps, as the proof counts them."""
 
-_ATTRIBUTE = re.compile(r"self\.(\w+)(?:\s*:[^=]*)?\s*=\s*$")
+# Up to an opening bracket, for a construction may stand on the line below its attribute.
+_ATTRIBUTE = re.compile(r"self\.(\w+)(?:\s*:[^=]*)?\s*=\s*\(?\s*$")
 _ENDS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
@@ -239,7 +240,8 @@ def _old(
         text = source.get(line)
         if text is None:
             continue
-        attribute = _ATTRIBUTE.search(text[: column - 1])
+        before = text[: column - 1]
+        attribute = _ATTRIBUTE.search(before if before.strip() else source.get(line - 1, ""))
         return _expression(source, line, column), attribute[1] if attribute else None
     return None, None
 

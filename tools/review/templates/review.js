@@ -38,7 +38,7 @@
     }
     for (const rule of all(".rule")) {
       rule.hidden = all(".leaf", rule).every((leaf) => leaf.hidden);
-      if (words.length && !rule.hidden) rule.open = true;
+      if ((words.length || wanted.size) && !rule.hidden) rule.open = true;
     }
     const items = [...patches, ...leaves];
     const left = items.filter((item) => !item.hidden).length;
