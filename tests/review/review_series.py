@@ -30,11 +30,11 @@ class Model:
         )
         # {REORDERED}
 '''
-AFTER = '''\
+AFTER = """\
 class Model:
     def __init__(self, config):
         self.norm = RMSNorm(config.hidden_size, eps=config.eps)
-'''
+"""
 BUCKETS = ("0", "1", "2-4", "5-16", "17-256", ">256")
 
 

@@ -47,7 +47,9 @@ def test_everything_of_the_series_is_there(committed: Page) -> None:
     for left in MANIFEST["evidence"]["left"]:
         assert f"{left['path']}:{left['line']}" in text
         assert " ".join(left["reason"].replace("`", "").split()) in text
-    verdicts = [element["data-verdict"] for _, element in committed.elements if "data-verdict" in element]
+    verdicts = [
+        element["data-verdict"] for _, element in committed.elements if "data-verdict" in element
+    ]
     assert sorted(set(verdicts)) == ["apart", "dispatch", "refused", "safe", "unsafe"]
 
 
@@ -66,7 +68,9 @@ def test_numbers_of_the_proof_are_those_of_the_manifest(committed: Page) -> None
 
 def test_old_norms_are_read_from_the_diff(committed: Page) -> None:
     text = " ".join(committed.text.split())
-    assert "MuseGlimmerRMSNorm(config.hidden_size, eps=config.rms_norm_eps, weight_offset=1)" in text
+    assert (
+        "MuseGlimmerRMSNorm(config.hidden_size, eps=config.rms_norm_eps, weight_offset=1)" in text
+    )
     for attribute in ("qk_norm", "embed_norm", "norm", "perception_emb_norm"):
         assert f"bit-equal {attribute} NP10" in text
 
@@ -223,7 +227,9 @@ def test_where_a_page_cannot_go(tmp_path: Path, normport: Run, no_cache: None) -
     assert "is a folder" in refused(tmp_path)
     assert "make it first" in refused(tmp_path / "none" / "page.html")
     assert "name of a part of a series" in refused(series / "manifest.json")
-    assert "name of a part of a series" in refused(series / "0001-xpu-gemma-rms-norm-dispatch.patch")
+    assert "name of a part of a series" in refused(
+        series / "0001-xpu-gemma-rms-norm-dispatch.patch"
+    )
     assert "holds no manifest.json" in sentence(
         normport("review", tmp_path / "none", "--html", tmp_path / "x.html")
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Literal
 
 from markupsafe import Markup
@@ -14,9 +14,9 @@ from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_for_filename
 from pygments.token import STANDARD_TYPES, _TokenType
 from pygments.util import ClassNotFound
-from unidiff import PatchSet
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk as ParsedHunk
+from unidiff.patch import PatchSet
 
 from normport.tools.errors import UserError
 from normport.tools.review.text import shown
@@ -175,7 +175,7 @@ def _lexed(text: str, lexer: Lexer) -> list[Tokens]:
 def _css(kind: _TokenType) -> str:
     while kind not in STANDARD_TYPES and kind.parent is not None:
         kind = kind.parent
-    return STANDARD_TYPES.get(kind, "")
+    return str(STANDARD_TYPES.get(kind, ""))
 
 
 def _html(tokens: Tokens, marks: Spans) -> Markup:
@@ -198,7 +198,7 @@ def _cut(start: int, end: int, marks: Spans) -> Iterator[tuple[int, int, bool]]:
     edges = {start, end}
     edges |= {edge for span in marks for edge in span if start < edge < end}
     points = sorted(edges)
-    for left, right in zip(points, points[1:], strict=False):
+    for left, right in pairwise(points):
         yield left, right, any(a <= left and right <= b for a, b in marks)
 
 
@@ -233,8 +233,9 @@ def _marks(lines: Sequence[tuple[Kind, str]]) -> dict[int, Spans]:
         )
         if not old or not new or len(old) * len(new) > _MOST:
             continue
-        texts = [[found[0] for _, found in side] for side in (old, new)]
-        match = SequenceMatcher(None, *texts, autojunk=False)
+        match = SequenceMatcher(
+            None, [found[0] for _, found in old], [found[0] for _, found in new], autojunk=False
+        )
         if match.ratio() < _ALIKE:
             continue
         for what, a, b, c, d in match.get_opcodes():

@@ -196,9 +196,7 @@ def compiled(kind: Layer, device: Device, gemma_xpu: bool) -> Path:
     return Path(FUSED)
 
 
-def _row(
-    device: Device, before: Layer, after: Layer, gemma: tuple[bool, bool], known: str
-) -> Row:
+def _row(device: Device, before: Layer, after: Layer, gemma: tuple[bool, bool], known: str) -> Row:
     return Row(
         device,
         (eager(before, device, gemma[0]), eager(after, device, gemma[1])),

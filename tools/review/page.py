@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -208,9 +207,7 @@ def _patch(series: Path, entry: PatchEntry, earlier: Mapping[str, FileDiff | Non
     name = quote(entry.file)
     commands = [("Look at it", f"git apply --stat --summary {folder}/{name}")]
     if entry.order is None:
-        commands.append(
-            ("Apply it on top", f"git -C CHECKOUT am --keep-non-patch {folder}/{name}")
-        )
+        commands.append(("Apply it on top", f"git -C CHECKOUT am --keep-non-patch {folder}/{name}"))
     return PatchView(entry, _prose(entry.reason), views, sites, tuple(commands))
 
 
@@ -274,5 +271,3 @@ def _anchor(text: str) -> str:
 def _hash(text: str) -> str:
     """As a Content-Security-Policy names a script or style sheet that may run."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-

@@ -19,6 +19,7 @@ BUCKETS = ("0", "1", "2-4", "5-16", "17-256", ">256")
 
 # Up to an opening bracket, for a construction may stand on the line below its attribute.
 _ATTRIBUTE = re.compile(r"self\.(\w+)(?:\s*:[^=]*)?\s*=\s*\(?\s*$")
+_SAFETIES: tuple[Verdict, ...] = ("safe", "unsafe", "unproven")
 _ENDS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
@@ -152,8 +153,9 @@ def _verdict(entry: Mapping[str, Any]) -> Verdict:
     if entry["verdict"] == "refuse":
         return "apart" if str(entry["code"]).startswith("NP4") else "refused"
     safety = entry.get("safety")
-    if safety in ("safe", "unsafe", "unproven"):
-        return safety
+    for known in _SAFETIES:
+        if safety == known:
+            return known
     measured = [result for proof in _proofs(entry.get("equivalence")) for result in proof.results]
     if not measured:
         return "unproven"
@@ -249,7 +251,7 @@ def _old(
 def _expression(source: Mapping[int, str], line: int, column: int) -> str | None:
     """From the place to where its brackets are closed; None when the diff ends before."""
     depth = 0
-    parts = []
+    parts: list[str] = []
     for number in range(line, line + 40):
         if number not in source:
             return None
