@@ -1,6 +1,7 @@
 # Every target works from a clean clone; Python 3.11 or newer, git and make are all it needs.
 #
-#   make port    the main job on vLLM 0.29.0: the patch series and its proof, in out/0.29.0
+#   make port    the main job on vLLM 0.29.0: the patch series, its proof and a page to review
+#                it by, in out/0.29.0
 #   make test    the whole test suite, with the real vLLM engine on the CPU
 #   make test-ipex  provider ipex with the real intel-extension-for-pytorch, on the CPU
 #   make smoke   GSM8K on a real small Gemma 3 (downloaded), before and after the series
@@ -42,6 +43,7 @@ $(PORT_ENV)/stamp: pyproject.toml
 
 port: $(PORT_ENV)/stamp
 	@$(NORMPORT) port vllm==$(RELEASE) --out out/$(RELEASE)
+	@$(NORMPORT) review out/$(RELEASE) --html out/$(RELEASE)/review.html
 
 test-env:
 	@$(PYTHON) -P tools/engine_env.py $(TEST_ENV) $(PIP_ARGS)

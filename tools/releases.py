@@ -122,6 +122,17 @@ def fetch(version: Version, note: Callable[[str], None]) -> Release:
     return Release(home / "tree" / "root", about["wheel"], about["sha256"], pin is not None)
 
 
+def cached(version: Version) -> Path | None:
+    """The root of a pinned release's sources; None unless they are in the cache, whole.
+
+    Nothing is fetched or put right.
+    """
+    home = cache_folder() / f"vllm-{version}"
+    with _cache_errors():
+        problem = _tree_problem(home / "tree", PINNED.get(str(version)))
+    return None if problem else home / "tree" / "root"
+
+
 @contextmanager
 def _cache_errors() -> Iterator[None]:
     try:
