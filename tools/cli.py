@@ -16,6 +16,7 @@ import typer
 
 from normport.tools.ab_report.cli import ab_report
 from normport.tools.ab_run.cli import ab_run
+from normport.tools.device_cli import decode_latency, doctor, probe, route, trace
 from normport.tools.errors import UserError
 from normport.tools.gsm8k.cli import app as gsm8k_app
 from normport.tools.options import (
@@ -35,7 +36,6 @@ from normport.tools.options import (
     OutputFormat,
     Paths,
     PortDirty,
-    ReportFormat,
     Select,
     SeriesFolder,
     ShowDone,
@@ -44,8 +44,8 @@ from normport.tools.options import (
     Unsafe,
     Write,
     folder_option,
-    path_argument,
 )
+from normport.tools.review.cli import review
 from normport.tools.terminal import ReaderGoneError, note, prepare_streams, silence, write_text
 
 DONE, LEFT, FAILED = 0, 1, 2
@@ -64,8 +64,6 @@ app = typer.Typer(
 series_app = typer.Typer(no_args_is_help=True, help="Patch series that `normport port` wrote.")
 app.add_typer(series_app, name="series")
 app.add_typer(gsm8k_app, name="gsm8k")
-app.command("ab-report")(ab_report)
-app.command("ab-run")(ab_run)
 
 
 def _version(wanted: bool) -> None:
@@ -265,187 +263,6 @@ def series_apply(
 
 
 @app.command()
-def doctor(
-    output_format: Annotated[
-        ReportFormat, typer.Option("--output-format", help="How the report is printed.")
-    ] = ReportFormat.text,
-    dtype: Annotated[str, typer.Option("--dtype", help="The run's dtype.")] = "float16",
-    custom_op: Annotated[
-        list[str] | None,
-        typer.Option("--custom-op", metavar="OP", help="vLLM's custom_ops, e.g. +gemma_rms_norm."),
-    ] = None,
-    wheel: Annotated[
-        Path | None,
-        typer.Option("--wheel", metavar="FILE", help="Only compare this kernel wheel's schemas."),
-    ] = None,
-) -> None:
-    """What this machine would run for each kind of norm, eager and compiled, and why."""
-    from normport.tools.doctor import doctor_command
-
-    raise typer.Exit(
-        doctor_command(
-            as_json=output_format is ReportFormat.json,
-            dtype=dtype,
-            custom_ops=custom_op or [],
-            wheel=wheel,
-        )
-    )
-
-
-@app.command()
-def trace(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            parser=path_argument,
-            help="A profiler's trace; two are compared as before and after.",
-        ),
-    ],
-    output_format: Format = OutputFormat.text,
-) -> None:
-    """Norm kernels and all kernels per decode step, from a torch profiler or unitrace file."""
-    from normport.tools.trace_command import trace_command
-
-    raise typer.Exit(trace_command(files, output_format))
-
-
-@app.command("decode-latency")
-def decode_latency(
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", help="An OpenAI-compatible server.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", help="A model to load here, or as the server names it.")
-    ] = None,
-    input_len: Annotated[int, typer.Option("--input-len", help="Tokens of the prompt.")] = 32768,
-    output_len: Annotated[int, typer.Option("--output-len", help="Tokens to generate.")] = 512,
-    warmups: Annotated[int, typer.Option("--warmups", help="Requests that do not count.")] = 2,
-    seed: Annotated[
-        list[int] | None, typer.Option("--seed", help="One request each (42, 43 and 44).")
-    ] = None,
-    runner: Annotated[
-        str | None, typer.Option("--runner", help="vLLM's model runner: v1 or v2.")
-    ] = None,
-    vocabulary: Annotated[
-        int, typer.Option("--vocabulary", help="Prompts are drawn from token ids below this.")
-    ] = 1000,
-    engine_args: Annotated[
-        str | None,
-        typer.Option("--engine-args", metavar="JSON", help="Arguments of vLLM's LLM class."),
-    ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for a token.")] = 600,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the result as JSON too.")
-    ] = None,
-    output_format: Format = OutputFormat.text,
-) -> None:
-    """Milliseconds per generated token, as the reference measured them: each and mean."""
-    from normport.tools.decode_command import decode_latency_command
-    from normport.tools.decode_latency import SEEDS, Job
-
-    job = Job(input_len, output_len, warmups, tuple(seed or SEEDS), vocabulary)
-    raise typer.Exit(
-        decode_latency_command(
-            job,
-            base_url=base_url,
-            model=model,
-            runner=runner,
-            engine_args=engine_args,
-            timeout_s=timeout,
-            output_format=output_format,
-            out=out,
-        )
-    )
-
-
-@app.command()
-def route(
-    model_config: Annotated[
-        Path,
-        typer.Option(
-            "--model-config",
-            metavar="FILE",
-            parser=folder_option,
-            help="The model's config.json, or the folder that holds it.",
-        ),
-    ],
-    tp: Annotated[int, typer.Option("--tp", metavar="N", help="Tensor parallel size.")],
-    pp: Annotated[int, typer.Option("--pp", metavar="N", help="Pipeline parallel size.")] = 1,
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="The activations' dtype; auto is the model's.")
-    ] = "auto",
-    rows: Annotated[
-        int | None, typer.Option("--rows", metavar="N", help="Active rows (tokens of a batch).")
-    ] = None,
-    compile_range: Annotated[
-        str | None, typer.Option("--range", metavar="A:B", help="Inclusive compile range.")
-    ] = None,
-    output_format: Annotated[
-        str, typer.Option("--output-format", help="text or json.", metavar="FORMAT")
-    ] = "text",
-) -> None:
-    """CAR-RMSNorm: fused or native for a configuration, and why."""
-    from normport.tools.route import RouteFormat, route_command
-
-    if output_format not in list(RouteFormat):
-        raise UserError(f"--output-format {output_format} is unknown; give text or json.")
-    write_text(
-        route_command(
-            model_config,
-            tp=tp,
-            pp=pp,
-            dtype=dtype,
-            rows=rows,
-            compile_range=compile_range,
-            output_format=RouteFormat(output_format),
-        )
-    )
-
-
-@app.command()
-def probe(
-    output_format: Annotated[
-        ReportFormat, typer.Option("--output-format", help="How the report is printed.")
-    ] = ReportFormat.text,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON there too.")
-    ] = None,
-) -> None:
-    """On an XPU or MUSA machine: each norm kernel against native, odd shapes, aliasing, time."""
-    from normport.tools.probe import probe_command
-
-    raise typer.Exit(probe_command(as_json=output_format is ReportFormat.json, out=out))
-
-
-@app.command()
-def review(
-    series: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SERIES", parser=folder_option, help="The folder of a series, e.g. out/0.29.0."
-        ),
-    ],
-    html: Annotated[
-        Path,
-        typer.Option("--html", metavar="FILE", parser=folder_option, help="The page to write."),
-    ],
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--against",
-            metavar="CHECKOUT",
-            help="Try the series there too: a checkout or a release (repeatable).",
-        ),
-    ] = None,
-) -> None:
-    """One HTML page to review a series by: diffs, proofs, dispatch, refusals."""
-    from normport.tools.review.command import review_command
-
-    raise typer.Exit(review_command(series, html, against or []))
-
-
-@app.command()
 def explain(
     code: Annotated[
         str | None, typer.Argument(help="Rule code, e.g. NP101; without one, all are listed.")
@@ -455,6 +272,10 @@ def explain(
     from normport.tools.explain import explain_rule, list_rules
 
     write_text(list_rules() if code is None else explain_rule(code))
+
+
+for _command in (doctor, probe, trace, decode_latency, route, ab_report, ab_run, review):
+    app.command(_command.__name__.replace("_", "-"))(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
