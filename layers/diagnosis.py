@@ -168,8 +168,10 @@ def _arguments(norm: Norm, dtype: torch.dtype, tokens: int) -> tuple[Tensor, ...
 def _symbolic(tensor: Tensor) -> Tensor:
     """The same with a number of rows that is not known, as a graph for a range has it."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    sizes = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
-    return mode.from_tensor(tensor, symbolic_context=sizes)
+    rows: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC]
+    )
+    return mode.from_tensor(tensor, symbolic_context=rows)
 
 
 Told = tuple[str, str, tuple[tuple[str, str], ...]]
