@@ -62,6 +62,8 @@ _TORCH_HINT = Hint(
     }
 )
 _WORD = re.compile(r"\w+")
+# What stands before the name of a layer that is taken from its module.
+_DOT = re.compile(r"\.(?:\s|\\|#.*\n)*(?:Gemma)?\Z")
 
 
 @dataclass(frozen=True)
@@ -211,13 +213,19 @@ def _done(module: ModuleInfo) -> list[Site]:
     if "layernorm" not in module.text:
         return []
     found = [_standard(module, call, norm) for call, norm in constructions(module, _STANDARD)]
-    for full, layer in _STANDARD.items():
+    for full, layer in _STANDARD.items() if _may_stand_behind_dot(module.text) else ():
         for attribute in module.attributes.get(layer, []):
             call = module.parents[attribute]
             behind = isinstance(call, ast.Call) and call.func is attribute
             if behind and module.qualified(attribute) == full:
                 found.append(_standard(module, call, layer))
     return found
+
+
+def _may_stand_behind_dot(text: str) -> bool:
+    """Whether a layer may be an attribute; what is not ASCII may be read as a name that is."""
+    places = (match.start() for match in re.finditer("RMSNorm", text))
+    return not text.isascii() or any(_DOT.search(text[max(0, at - 200) : at]) for at in places)
 
 
 def _standard(module: ModuleInfo, call: ast.AST, norm: str) -> Site:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
 BINDERS = (
@@ -28,6 +29,7 @@ _PLAIN = frozenset(
 )
 _LEAVES = (ast.Constant, ast.Name, ast.Pass, ast.Break, ast.Continue, ast.alias)
 
+_spelled: WeakKeyDictionary[ast.AST, str] = WeakKeyDictionary()
 _fields: dict[type[ast.AST], tuple[str, ...]] = dict.fromkeys(_LEAVES, ())
 
 
@@ -71,7 +73,10 @@ def walk(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def spelled(node: ast.AST) -> str:
-    """What ``ast.unparse`` returns; it takes its time even for a dotted name, and most are."""
+    """What ``ast.unparse`` returns; it takes its time even for a dotted name, and most are.
+
+    Each node is spelled out once: not for nodes that are changed.
+    """
     if isinstance(node, ast.Name):
         return node.id
     parts: list[str] = []
@@ -81,7 +86,10 @@ def spelled(node: ast.AST) -> str:
         inner = inner.value
     if isinstance(inner, ast.Name):
         return ".".join([inner.id, *reversed(parts)])
-    return ast.unparse(node)
+    text = _spelled.get(node)
+    if text is None:
+        text = _spelled[node] = ast.unparse(node)
+    return text
 
 
 def index(tree: ast.AST, *, breadth_first: bool = False) -> tuple[dict[ast.AST, ast.AST], Kinds]:

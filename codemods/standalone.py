@@ -35,7 +35,7 @@ def standalone(module: ModuleInfo, name: str) -> str:
         else:
             lines.append(f"from {parent} import {leaf} as {local}")
     order = sorted(wanted.values(), key=lambda statement: statement.lineno)
-    body = [spelled(_without_compile(statement)) for statement in order]
+    body = [ast.unparse(_without_compile(statement)) for statement in order]
     return "\n".join([*lines, *body, ""])
 
 

@@ -95,7 +95,14 @@ def analyse(
     failed = [found for found in looked if isinstance(found, FileError)]
     listed = Neighbours()
     note_outside_uses(sources, files, settings.workers, listed)
-    joined = share(sources, files, listed, lambda f, data, o: SourceFile(f, data, (), o), decide)
+    joined = share(
+        sources,
+        files,
+        listed,
+        settings.workers,
+        lambda file, data, options: SourceFile(file, data, (), options),
+        decide,
+    )
     note_outside_uses(joined, files, settings.workers, listed)
     order = {file: number for number, file in enumerate(files)}
     sources = sorted({id(s): s for s in (*sources, *joined)}.values(), key=lambda s: order[s.file])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from normport.tools.findings import FileResult, Safety
 from normport.tools.judge import Judgement
 from normport.tools.neighbours import Neighbours, neighbourhood
 from normport.tools.outside import Target, has_word
+from normport.tools.parallel import Workers
 
 IMPORTED, NOT_CONSTRUCTED, INCOMPLETE = "NP220", "NP219", "NP226"
 
@@ -36,6 +37,7 @@ def share(
     sources: Sequence[S],
     files: Sequence[PythonFile],
     listed: Neighbours,
+    workers: Workers,
     make: Callable[[PythonFile, bytes, Options], S],
     decide: Callable[[S], None],
 ) -> list[S]:
@@ -44,13 +46,14 @@ def share(
     make: a source without sites. decide: finds its sites by its options.
     Returns the files that were decided about again, some of which may not be in ``sources``.
     """
-    given = {file.path.resolve(): file for file in files}
-    neighbours = _Users(given, listed)
+    given = _resolved(files)
+    shared = {source.file: _constructed_elsewhere(source) for source in sources}
+    names = frozenset(name for found in shared.values() for name in found)
+    neighbours = _Users(given, listed, workers, names)
     known = {source.file.path.resolve(): source for source in sources}
     changed: dict[Path, S] = {}
     for source in sources:
-        codes = {site.norm: site.code for site in source.sites}
-        for name in [n for n, code in codes.items() if code in (IMPORTED, NOT_CONSTRUCTED)]:
+        for name in shared[source.file]:
             path = source.file.path.resolve()
             definition = Definition(path, source.data, name)
             try:
@@ -75,6 +78,12 @@ def share(
     return list(changed.values())
 
 
+def _constructed_elsewhere(source: Source) -> list[str]:
+    """The classes of a file that others may construct."""
+    codes = {site.norm: site.code for site in source.sites}
+    return [name for name, code in codes.items() if code in (IMPORTED, NOT_CONSTRUCTED)]
+
+
 def _plain(options: Options) -> Options:
     return Options(unsafe=options.unsafe, dims=options.dims)
 
@@ -94,11 +103,22 @@ def _include(
 
 
 class _Users:
-    """The files around those that define shared classes, each read once."""
+    """The files around those that define shared classes, each read once.
 
-    def __init__(self, given: Mapping[Path, PythonFile], listed: Neighbours) -> None:
+    names: of all the classes.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[Path, PythonFile],
+        listed: Neighbours,
+        workers: Workers,
+        names: Collection[str],
+    ) -> None:
         self.given = given
         self.listed = listed
+        self.workers = workers
+        self.names = names
         self._read: dict[tuple[Path, bool], dict[Path, bytes]] = {}
 
     def users(self, definition: Definition, file: PythonFile) -> list[Importer]:
@@ -106,8 +126,10 @@ class _Users:
         folder, deep = neighbourhood(definition.path)
         roots = (file.root, folder)
         if (folder, deep) not in self._read:
-            paths = {*self.listed.files(folder, deep), *(() if deep else self.given)}
-            self._read[folder, deep] = dict(_contents(sorted(paths)))
+            paths = sorted({*self.listed.files(folder, deep), *(() if deep else self.given)})
+            read = self.workers.map(partial(_naming, names=self.names), paths)
+            naming = zip(paths, read, strict=True)
+            self._read[folder, deep] = {path: data for path, data in naming if data is not None}
         found = importers(definition, self._read[folder, deep], roots)
         for user in found:
             if user.path not in self.given:
@@ -117,10 +139,29 @@ class _Users:
         return found
 
 
-def _contents(paths: Sequence[Path]) -> Iterator[tuple[Path, bytes]]:
-    for path in paths:
-        with suppress(OSError):
-            yield path, path.read_bytes()
+def _resolved(files: Sequence[PythonFile]) -> dict[Path, PythonFile]:
+    """The files by their paths with all links resolved: folder by folder, since most share one
+    and a file that was found below a folder is no link itself."""
+    folders: dict[Path, Path] = {}
+    found: dict[Path, PythonFile] = {}
+    for file in files:
+        if file.named:
+            found[file.path.resolve()] = file
+            continue
+        parent = file.path.parent
+        if parent not in folders:
+            folders[parent] = parent.resolve()
+        found[folders[parent] / file.path.name] = file
+    return found
+
+
+def _naming(path: Path, names: Collection[str]) -> bytes | None:
+    """What a file holds that has one of the names in it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return data if any(has_word(data, name) for name in names) else None
 
 
 def _with_hint(problem: str) -> str:
