@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Run
-from review_series import COMMITTED, HOSTILE, MODEL, Page, hostile_series, read
+from review_series import COMMITTED, HOSTILE, MODEL, Page, Run, hostile_series, read
 
 from normport.tools.manifest import load
 
