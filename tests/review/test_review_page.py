@@ -114,6 +114,17 @@ def test_forms_and_float32_checkpoints_have_tables(hostile: Page) -> None:
     assert "a float32 checkpoint served in a narrower dtype" in text
     assert "3 (0.3%)" in text
     assert "a rule of another normport" in text
+    assert "NP103, line 7 at most 1 ulp; 1 with a float32 checkpoint" in text
+
+
+def test_what_is_only_equal_for_some_checkpoints_is_said_first(committed: Page) -> None:
+    text = " ".join(committed.text.split())
+    assert (
+        "8 norms in 1 model file become standard layers. Old and new gave the same bits for every "
+        "input of the proof, where the checkpoint's dtype is the run's; a float32 checkpoint "
+        "served in a narrower dtype differs by up to 1 ulp. The proof compares the native "
+        "implementations on a CPU, not the devices' kernels."
+    ) in text
 
 
 def test_the_same_series_gives_the_same_bytes(

@@ -47,10 +47,19 @@ class Measured:
 
 @dataclass(frozen=True)
 class Proof:
-    """One table. title: how the norm was called, or what was loaded; empty for the main one."""
+    """One table. title: how the norm was called, or what was loaded; empty for the main one.
+
+    counts: it enters the verdict. A checkpoint of another dtype than the run's does not.
+    """
 
     title: str
     results: tuple[Measured, ...]
+    counts: bool = True
+
+    @property
+    def worst_ulp(self) -> int:
+        """The largest distance in it."""
+        return max((result.max_ulp for result in self.results), default=0)
 
 
 @dataclass(frozen=True)
@@ -85,9 +94,13 @@ class Site:
 
     @property
     def worst_ulp(self) -> int | None:
-        """The largest distance of all that ran; None when nothing did."""
-        found = [result.max_ulp for proof in self.proofs[:1] for result in proof.results]
-        return max(found, default=None)
+        """The largest distance of what enters the verdict; None when nothing ran."""
+        return max((proof.worst_ulp for proof in self.proofs if proof.counts), default=None)
+
+    @property
+    def other_checkpoint_ulp(self) -> int:
+        """The largest distance where a float32 checkpoint is served in a narrower dtype."""
+        return max((proof.worst_ulp for proof in self.proofs if not proof.counts), default=0)
 
 
 def read_site(entry: Mapping[str, Any], diffs: Sequence[FileDiff] = ()) -> Site:
@@ -156,7 +169,8 @@ def _verdict(entry: Mapping[str, Any]) -> Verdict:
     for known in _SAFETIES:
         if safety == known:
             return known
-    measured = [result for proof in _proofs(entry.get("equivalence")) for result in proof.results]
+    proofs = [proof for proof in _proofs(entry.get("equivalence")) if proof.counts]
+    measured = [result for proof in proofs for result in proof.results]
     if not measured:
         return "unproven"
     return "unsafe" if any(m.differing or m.nonfinite for m in measured) else "safe"
@@ -204,7 +218,8 @@ def _proofs(equivalence: Mapping[str, Any] | None) -> tuple[Proof, ...]:
     if more := equivalence.get("forms"):
         found += [Proof(f"called as {form}", _measured(result)) for form, result in more.items()]
     if loaded := equivalence.get("float32_checkpoint"):
-        found.append(Proof("a float32 checkpoint served in a narrower dtype", _measured(loaded)))
+        title = "a float32 checkpoint served in a narrower dtype, which enters no verdict"
+        found.append(Proof(title, _measured(loaded), counts=False))
     return tuple(found)
 
 
