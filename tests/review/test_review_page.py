@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from review_series import COMMITTED, HOSTILE, MODEL, Page, Run, hostile_series, read
+from review_series import COMMITTED, HOSTILE, MODEL, Page, Run, hostile_series, read, result
 
 from normport.tools.manifest import load
+from normport.tools.series import write_series
+from normport.tools.tree import FileChange, Patch, SourceTree
 
 MANIFEST = json.loads((COMMITTED / "manifest.json").read_text("utf-8"))
 
@@ -195,6 +197,10 @@ def damage_equivalence(series: Path) -> None:
     edited(series, "equivalence", {"float32": {"max_ulp": 0}})
 
 
+def damage_sum(series: Path) -> None:
+    edited(series, "equivalence", {"float32": result() | {"elements": 999}})
+
+
 def damage_evidence(series: Path) -> None:
     manifest = json.loads((series / "manifest.json").read_text("utf-8"))
     manifest["evidence"] = []
@@ -209,6 +215,7 @@ DAMAGES = {
     damage_computes: "holds evidence that this normport does not understand",
     damage_line: "holds evidence that this normport does not understand",
     damage_equivalence: "holds evidence that this normport does not understand",
+    damage_sum: "holds evidence that this normport does not understand",
     damage_evidence: "holds evidence that this normport does not understand",
 }
 
@@ -282,3 +289,15 @@ def test_against_a_checkout(tmp_path: Path, normport: Run, no_cache: None) -> No
     )
     assert "none" in missing
     assert not (tmp_path / "y.html").exists()
+
+
+def test_a_series_without_norms_or_evidence(tmp_path: Path, normport: Run, no_cache: None) -> None:
+    tree = SourceTree(tmp_path, None, "x", git=False, writable=False)
+    change = FileChange("vllm/x.py", b"a = 1\n", b"a = 2\n")
+    write_series(tmp_path / "series", tree, [Patch("x", "X", "Why.", (), (change,), "Then.")])
+    page = tmp_path / "page.html"
+    assert normport("review", tmp_path / "series", "--html", page)[0] == 0
+    text = " ".join(read(page).text.split())
+    assert "No norm is converted." in text
+    assert "a release that is not told, whose dispatch normport does not know" in text
+    assert "Made from sources that are in no commit." in text
