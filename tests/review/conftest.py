@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from review_series import COMMITTED, hostile_series
+from review_series import COMMITTED, Run, hostile_series
 
 from normport.tools.cli import run
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

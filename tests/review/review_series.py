@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +10,9 @@ from typing import Any
 
 from normport.tools.series import write_series
 from normport.tools.tree import FileChange, Patch, SourceTree
+
+Run = Callable[..., tuple[int, str, str]]
+"""Runs the command line: exit status, stdout and stderr."""
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMITTED = ROOT / "patches" / "0.29.0"

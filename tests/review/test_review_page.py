@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Run
-from review_series import COMMITTED, HOSTILE, MODEL, Page, hostile_series, read
+from review_series import COMMITTED, HOSTILE, MODEL, Page, Run, hostile_series, read, result
 
 from normport.tools.manifest import load
+from normport.tools.series import write_series
+from normport.tools.tree import FileChange, Patch, SourceTree
 
 MANIFEST = json.loads((COMMITTED / "manifest.json").read_text("utf-8"))
 
@@ -115,6 +116,17 @@ def test_forms_and_float32_checkpoints_have_tables(hostile: Page) -> None:
     assert "a float32 checkpoint served in a narrower dtype" in text
     assert "3 (0.3%)" in text
     assert "a rule of another normport" in text
+    assert "NP103, line 7 at most 1 ulp; 1 with a float32 checkpoint" in text
+
+
+def test_what_is_only_equal_for_some_checkpoints_is_said_first(committed: Page) -> None:
+    text = " ".join(committed.text.split())
+    assert (
+        "8 norms in 1 model file become standard layers. Old and new gave the same bits for every "
+        "input of the proof, where the checkpoint's dtype is the run's; a float32 checkpoint "
+        "served in a narrower dtype differs by up to 1 ulp. The proof compares the native "
+        "implementations on a CPU, not the devices' kernels."
+    ) in text
 
 
 def test_the_same_series_gives_the_same_bytes(
@@ -185,6 +197,10 @@ def damage_equivalence(series: Path) -> None:
     edited(series, "equivalence", {"float32": {"max_ulp": 0}})
 
 
+def damage_sum(series: Path) -> None:
+    edited(series, "equivalence", {"float32": result() | {"elements": 999}})
+
+
 def damage_evidence(series: Path) -> None:
     manifest = json.loads((series / "manifest.json").read_text("utf-8"))
     manifest["evidence"] = []
@@ -199,6 +215,7 @@ DAMAGES = {
     damage_computes: "holds evidence that this normport does not understand",
     damage_line: "holds evidence that this normport does not understand",
     damage_equivalence: "holds evidence that this normport does not understand",
+    damage_sum: "holds evidence that this normport does not understand",
     damage_evidence: "holds evidence that this normport does not understand",
 }
 
@@ -272,3 +289,15 @@ def test_against_a_checkout(tmp_path: Path, normport: Run, no_cache: None) -> No
     )
     assert "none" in missing
     assert not (tmp_path / "y.html").exists()
+
+
+def test_a_series_without_norms_or_evidence(tmp_path: Path, normport: Run, no_cache: None) -> None:
+    tree = SourceTree(tmp_path, None, "x", git=False, writable=False)
+    change = FileChange("vllm/x.py", b"a = 1\n", b"a = 2\n")
+    write_series(tmp_path / "series", tree, [Patch("x", "X", "Why.", (), (change,), "Then.")])
+    page = tmp_path / "page.html"
+    assert normport("review", tmp_path / "series", "--html", page)[0] == 0
+    text = " ".join(read(page).text.split())
+    assert "No norm is converted." in text
+    assert "a release that is not told, whose dispatch normport does not know" in text
+    assert "Made from sources that are in no commit." in text

@@ -70,7 +70,7 @@ class PatchView:
     @property
     def anchor(self) -> str:
         """Its id on the page."""
-        return _anchor(self.entry.file.removesuffix(".patch"))
+        return f"patch-{_anchor(self.entry.file.removesuffix('.patch'))}"
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,11 @@ class Review:
     def sites(self) -> tuple[Site, ...]:
         """What the numbered patches convert."""
         return tuple(site for patch in self.patches for site in patch.sites)
+
+    @property
+    def other_checkpoint_ulp(self) -> int:
+        """The largest distance of a site where a float32 checkpoint is served narrower."""
+        return max((site.other_checkpoint_ulp for site in self.sites), default=0)
 
     def counts(self) -> Counter[str]:
         """How many sites of the series, and how many left, per verdict."""

@@ -47,10 +47,19 @@ class Measured:
 
 @dataclass(frozen=True)
 class Proof:
-    """One table. title: how the norm was called, or what was loaded; empty for the main one."""
+    """One table. title: how the norm was called, or what was loaded; empty for the main one.
+
+    counts: it enters the verdict. A checkpoint of another dtype than the run's does not.
+    """
 
     title: str
     results: tuple[Measured, ...]
+    counts: bool = True
+
+    @property
+    def worst_ulp(self) -> int:
+        """The largest distance in it."""
+        return max((result.max_ulp for result in self.results), default=0)
 
 
 @dataclass(frozen=True)
@@ -85,9 +94,13 @@ class Site:
 
     @property
     def worst_ulp(self) -> int | None:
-        """The largest distance of all that ran; None when nothing did."""
-        found = [result.max_ulp for proof in self.proofs[:1] for result in proof.results]
-        return max(found, default=None)
+        """The largest distance of what enters the verdict; None when nothing ran."""
+        return max((proof.worst_ulp for proof in self.proofs if proof.counts), default=None)
+
+    @property
+    def other_checkpoint_ulp(self) -> int:
+        """The largest distance where a float32 checkpoint is served in a narrower dtype."""
+        return max((proof.worst_ulp for proof in self.proofs if not proof.counts), default=0)
 
 
 def read_site(entry: Mapping[str, Any], diffs: Sequence[FileDiff] = ()) -> Site:
@@ -98,14 +111,14 @@ def read_site(entry: Mapping[str, Any], diffs: Sequence[FileDiff] = ()) -> Site:
     Raises:
         KeyError, TypeError, ValueError: it is no such record.
     """
-    path, line, norm = str(entry["path"]), int(entry["line"]), _norm(entry)
-    old, attribute = _old(diffs, path, line, int(entry["column"]))
+    path, line, norm = _string(entry["path"]), _count(entry["line"]), _norm(entry)
+    old, attribute = _old(diffs, path, line, _count(entry["column"]))
     computes = entry.get("computes")
     record = None if computes is None else Computes(**computes)
     return Site(
         path=path,
         line=line,
-        code=str(entry["code"]),
+        code=_string(entry["code"]),
         norm=norm,
         verdict=_verdict(entry),
         attribute=attribute,
@@ -116,7 +129,7 @@ def read_site(entry: Mapping[str, Any], diffs: Sequence[FileDiff] = ()) -> Site:
         facts=() if record is None else tuple(_facts(record)),
         reason=_text(entry.get("reason")),
         proofs=_proofs(entry.get("equivalence")),
-        lost_comments=tuple(map(str, entry.get("lost_comments", ()))),
+        lost_comments=tuple(map(_string, entry.get("lost_comments", ()))),
     )
 
 
@@ -143,7 +156,7 @@ def formula(computes: Computes) -> str:
 
 def _norm(entry: Mapping[str, Any]) -> str:
     if "norm" in entry:
-        return str(entry["norm"])
+        return _string(entry["norm"])
     # A place where two norms follow each other, with a residual between them.
     second = f", add, {entry['second']}" if entry.get("second") else ""
     return f"{entry['function']}: {entry['first']}{second}"
@@ -156,14 +169,27 @@ def _verdict(entry: Mapping[str, Any]) -> Verdict:
     for known in _SAFETIES:
         if safety == known:
             return known
-    measured = [result for proof in _proofs(entry.get("equivalence")) for result in proof.results]
+    proofs = [proof for proof in _proofs(entry.get("equivalence")) if proof.counts]
+    measured = [result for proof in proofs for result in proof.results]
     if not measured:
         return "unproven"
     return "unsafe" if any(m.differing or m.nonfinite for m in measured) else "safe"
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else _string(value)
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"no text: {value!r}")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"no number of things: {value!r}")
+    return value
 
 
 def _facts(computes: Computes) -> list[tuple[str, str]]:
@@ -204,21 +230,28 @@ def _proofs(equivalence: Mapping[str, Any] | None) -> tuple[Proof, ...]:
     if more := equivalence.get("forms"):
         found += [Proof(f"called as {form}", _measured(result)) for form, result in more.items()]
     if loaded := equivalence.get("float32_checkpoint"):
-        found.append(Proof("a float32 checkpoint served in a narrower dtype", _measured(loaded)))
+        title = "a float32 checkpoint served in a narrower dtype, which enters no verdict"
+        found.append(Proof(title, _measured(loaded), counts=False))
     return tuple(found)
 
 
 def _measured(results: Mapping[str, Mapping[str, Any]]) -> tuple[Measured, ...]:
-    known = [dtype for dtype in DTYPES if dtype in results]
-    return tuple(
+    found = tuple(
         Measured(
             dtype=dtype,
-            **{name: int(results[dtype][name]) for name in _COUNTS},
+            **{name: _count(results[dtype][name]) for name in _COUNTS},
             worst=_text(results[dtype]["worst"]),
-            histogram=tuple((b, int(results[dtype]["histogram"][b])) for b in BUCKETS),
+            histogram=tuple((b, _count(results[dtype]["histogram"][b])) for b in BUCKETS),
         )
-        for dtype in known
+        for dtype in DTYPES
+        if dtype in results
     )
+    for one in found:
+        # A page that contradicts itself would show neither number to be right.
+        equal, *apart = (count for _, count in one.histogram)
+        if equal + sum(apart) != one.elements or sum(apart) != one.differing:
+            raise ValueError(f"the distances in {one.dtype} do not add up")
+    return found
 
 
 _COUNTS = (
