@@ -200,6 +200,8 @@ def _patch(series: Path, entry: PatchEntry, earlier: Mapping[str, FileDiff | Non
         ) from error
     if digest(mail) != entry.sha256:
         raise UserError(f"{path} was edited since normport wrote it: write the series again.")
+    if not all(isinstance(text, str) for text in (entry.subject, entry.reason, entry.droppable)):
+        raise TypeError(f"{entry.file} is described by no text")
     diffs = {diff.path: diff for diff in read_diff(diff_of(mail), str(path))}
     views = tuple(
         File(f.path, f.before, f.after, f.adds, f.removes, diffs.get(shown(f.path)))
