@@ -177,17 +177,16 @@ def render(review: Review) -> bytes:
         finalize=lambda value: shown(value) if type(value) is str else value,
     )
     environment.filters |= {"number": _number, "share": _share, "code": _inline_code}
+    environment.globals |= {"verdicts": VERDICTS, "histogram": histogram}
     page = environment.get_template("review.html.j2").render(
         review=review,
         counts=review.counts(),
-        verdicts=VERDICTS,
-        histogram=histogram,
         css=Markup(css),
         script=Markup(script),
         css_hash=_hash(css),
         script_hash=_hash(script),
     )
-    return page.encode()
+    return page.encode() + b"\n"
 
 
 def _patch(series: Path, entry: PatchEntry, earlier: Mapping[str, FileDiff | None]) -> PatchView:
