@@ -204,8 +204,8 @@ def test_hostile_text_runs_nothing(browser: Any, pages: dict[str, Path]) -> None
 # Rows beyond these are of the same kinds, and axe takes a second for every hundred elements.
 TRIMMED = """
 for (const row of document.querySelectorAll(
-  '.diff tr:nth-child(n+22), .diff tbody:nth-of-type(n+3), .refusals tr:nth-child(n+3), '
-  + '.rule:nth-of-type(n+4):not(:last-of-type), .patch .site:nth-of-type(n+3)'
+  '.diff tr:nth-child(n+14), .diff tbody:nth-of-type(n+3), .refusals tr:nth-child(n+2), '
+  + '.rule:nth-of-type(n+3):not(:last-of-type), .patch .site:nth-of-type(n+2)'
 )) row.remove();
 """
 

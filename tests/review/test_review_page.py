@@ -242,6 +242,8 @@ def test_where_a_page_cannot_go(tmp_path: Path, normport: Run, no_cache: None) -
         return sentence(normport("review", series, "--html", page))
 
     assert "is a folder" in refused(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no plain file" in refused(tmp_path / "pipe")
     assert "make it first" in refused(tmp_path / "none" / "page.html")
     assert "name of a part of a series" in refused(series / "manifest.json")
     assert "name of a part of a series" in refused(
@@ -251,6 +253,13 @@ def test_where_a_page_cannot_go(tmp_path: Path, normport: Run, no_cache: None) -
         normport("review", tmp_path / "none", "--html", tmp_path / "x.html")
     )
     assert {path: path.read_bytes() for path in series.rglob("*") if path.is_file()} == before
+
+
+def test_a_link_stays_one(tmp_path: Path, normport: Run, no_cache: None) -> None:
+    (tmp_path / "link.html").symlink_to(tmp_path / "page.html")
+    assert normport("review", COMMITTED, "--html", tmp_path / "link.html")[0] == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "page.html").read_bytes().startswith(b"<!doctype html>")
 
 
 def test_a_write_that_fails_leaves_the_page_of_before(

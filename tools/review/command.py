@@ -35,6 +35,8 @@ def _check_target(series: Path, page: Path) -> None:
     """Raises UserError where the page would take the place of a part of the series, or a folder."""
     if page.is_dir():
         raise UserError(f"--html {page} is a folder: name a file in it, e.g. {page}/review.html.")
+    if page.exists() and not page.is_file():
+        raise UserError(f"--html {page} is no plain file: name one that is, or that is not there.")
     if page.name == NAME or page.suffix == ".patch":
         raise UserError(
             f"--html {page} has the name of a part of a series: name another file, e.g. "
@@ -45,10 +47,11 @@ def _check_target(series: Path, page: Path) -> None:
 
 
 def _write(page: Path, content: bytes) -> None:
-    draft = staging.new_path(page)
+    target = Path(os.path.realpath(page))  # a link stays one
+    draft = staging.new_path(target)
     try:
         staging.write(draft, content, None)
-        os.replace(draft, page)
+        os.replace(draft, target)
     except OSError as error:
         raise UserError(
             f"{page} cannot be written ({error.strerror or error}): name another file."

@@ -177,17 +177,16 @@ def render(review: Review) -> bytes:
         finalize=lambda value: shown(value) if type(value) is str else value,
     )
     environment.filters |= {"number": _number, "share": _share, "code": _inline_code}
+    environment.globals |= {"verdicts": VERDICTS, "histogram": histogram}
     page = environment.get_template("review.html.j2").render(
         review=review,
         counts=review.counts(),
-        verdicts=VERDICTS,
-        histogram=histogram,
         css=Markup(css),
         script=Markup(script),
         css_hash=_hash(css),
         script_hash=_hash(script),
     )
-    return page.encode()
+    return page.encode() + b"\n"
 
 
 def _patch(series: Path, entry: PatchEntry, earlier: Mapping[str, FileDiff | None]) -> PatchView:
@@ -200,6 +199,8 @@ def _patch(series: Path, entry: PatchEntry, earlier: Mapping[str, FileDiff | Non
         ) from error
     if digest(mail) != entry.sha256:
         raise UserError(f"{path} was edited since normport wrote it: write the series again.")
+    if not all(isinstance(text, str) for text in (entry.subject, entry.reason, entry.droppable)):
+        raise TypeError(f"{entry.file} is described by no text")
     diffs = {diff.path: diff for diff in read_diff(diff_of(mail), str(path))}
     views = tuple(
         File(f.path, f.before, f.after, f.adds, f.removes, diffs.get(shown(f.path)))
