@@ -82,7 +82,11 @@ def test_without_decode_steps_nothing_is_counted(
     assert reason in str(failed.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]\x00", gzip.compress(b"no json"), b"{}"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1]\x00", gzip.compress(b"no json", mtime=0), b"{}"],
+    ids=["empty", "cut", "a list", "gzip", "no events"],
+)
 def test_what_is_no_trace_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(UserError, match="trace"):

@@ -235,7 +235,9 @@ def test_vllms_range_object_is_a_range() -> None:
     assert route(BASE, compile_range=SimpleNamespace(start=1, end=3)).fused  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("config", [None, {}, "27B", object()], ids=["None", "dict", "str", "object"])
+@pytest.mark.parametrize(
+    "config", [None, {}, "27B", object()], ids=["None", "dict", "str", "object"]
+)
 def test_something_else_than_a_configuration_is_native(config: Any) -> None:
     assert route(config).code == "config"
 

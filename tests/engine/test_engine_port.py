@@ -1,7 +1,8 @@
 """MuseGlimmer in the real vLLM engine before and after the patch series.
 
-``released`` is vLLM as installed, ``ported`` the same with ``patches/0.29.0`` applied. Each ran in
-a process of its own (see README.md) on the same tiny random checkpoints.
+``released`` is vLLM as installed, ``ported`` the same with ``patches/0.29.0`` applied, ``chained``
+with ``optional/norm-add-norm.patch`` on top. Each ran in a process of its own (see README.md) on the
+same tiny random checkpoints; all tests of them are in this file, so that one worker needs them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ LOCAL, GEMMA, STANDARD = (
 EAGER = ["float32", "bfloat16", "float16"]
 EVERY = [*EAGER, "vision", "xpu", "compiled"]
 
+CHAINED_OPS = {f"model.layers.{layer}.norm_add_norm" for layer in range(LAYERS)}
 SANDWICH_NORMS = {f"model.layers.{layer}.{name}" for layer in range(LAYERS) for name in SANDWICH}
 OTHER_NORMS = {
     "model.embed_norm",
@@ -143,3 +145,34 @@ def test_on_xpu_both_generate_the_same(released: Seen, ported: Seen) -> None:
     before, after = released.runs["xpu"]["generated"], ported.runs["xpu"]["generated"]
     assert after == before
     assert_shows_something(after)
+
+
+@pytest.mark.parametrize("run", EAGER)
+def test_every_layer_has_the_new_layer_and_its_norms(ported: Seen, chained: Seen, run: str) -> None:
+    before, after = ported.runs[run]["norms"], chained.runs[run]["norms"]
+    assert set(after) == set(before) | CHAINED_OPS
+    layer = chained.root / "vllm/model_executor/layers/norm_add_norm.py"
+    for name in CHAINED_OPS:
+        assert after[name] == {
+            "class": "vllm.model_executor.layers.norm_add_norm.NormAddNorm",
+            "file": str(layer),
+            "method": "forward_cpu",
+        }
+
+
+@pytest.mark.parametrize("run", EAGER)
+def test_checkpoints_load_with_the_new_layer_as_before(
+    ported: Seen, chained: Seen, run: str
+) -> None:
+    before, after = ported.runs[run], chained.runs[run]
+    assert after["keys"] == before["keys"]
+    assert after["unloaded"] == []
+    assert after["parameters"] == before["parameters"]
+
+
+@pytest.mark.parametrize("run", EAGER)
+def test_generation_with_the_new_layer_is_bit_equal(ported: Seen, chained: Seen, run: str) -> None:
+    before, after = ported.runs[run], chained.runs[run]
+    assert after["compilation"] == "NONE"
+    assert after["generated"] == before["generated"]
+    assert len({tuple(tokens) for tokens in after["generated"]["tokens"]}) > 1

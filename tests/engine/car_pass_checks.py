@@ -16,7 +16,6 @@ import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    pytest.importorskip("vllm", reason="the pass works on vLLM's graphs")
     from vllm.compilation.passes.inductor_pass import pass_context
     from vllm.config.utils import Range
 

@@ -1,0 +1,35 @@
+"""The fusion pass and the ops of vllm-musa, in processes of their own.
+
+Their checks import vLLM, which takes long, starts threads and changes what a process does; so they
+are no test files, which every worker would import.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engine
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.parametrize("checks", ["car_pass_checks.py", "car_musa_checks.py"])
+def test_the_checks_pass(checks: str) -> None:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / checks)],
+        env=kept | {"VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"},
+        cwd=HERE.parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert re.search(r"^[1-9]\d* passed in", said, re.MULTILINE), said
