@@ -1,8 +1,8 @@
 """MuseGlimmer in the real vLLM engine before and after the patch series.
 
 ``released`` is vLLM as installed, ``ported`` the same with ``patches/0.29.0`` applied, ``chained``
-with ``optional/norm-add-norm.patch`` on top. Each ran in a process of its own (see README.md) on the
-same tiny random checkpoints; all tests of them are in this file, so that one worker needs them.
+with ``optional/norm-add-norm.patch`` on top. Each ran in a process of its own (see README.md) on
+the same tiny random checkpoints; all tests of them are in this file, so that one worker needs them.
 """
 
 from __future__ import annotations
