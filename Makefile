@@ -37,7 +37,9 @@ $(PORT_ENV)/stamp: pyproject.toml
 	@$(PYTHON) -m venv $(PORT_ENV)
 	@$(PIP) '$(TORCH)+cpu' 2>$(PORT_ENV)/pip.log \
 	  || $(PIP) --extra-index-url $(TORCH_INDEX) '$(TORCH)+cpu' 2>>$(PORT_ENV)/pip.log \
-	  || $(PIP) '$(TORCH)' || { cat $(PORT_ENV)/pip.log >&2; exit 1; }
+	  || { echo "no CPU build of torch was found; taking pip's default, which is larger" \
+	         "(PIP_ARGS='--extra-index-url URL' names an index that has one)" >&2; $(PIP) '$(TORCH)'; } \
+	  || { cat $(PORT_ENV)/pip.log >&2; exit 1; }
 	@$(PIP) -e '.[proof]' 2>$(PORT_ENV)/pip.log || { cat $(PORT_ENV)/pip.log >&2; exit 1; }
 	@touch $@
 

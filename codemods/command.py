@@ -6,7 +6,8 @@
 LibCST runs no proof, so without ``--allow-unproven`` the command only reports what
 ``normport rewrite`` would convert. ``-x`` names a class outside of LibCST's own folders, and
 ``--no-format`` keeps it from running a formatter over the whole file. What other files of the
-repository import stays as it is; how they use attributes only ``normport rewrite`` sees.
+repository import stays as it is; how they use attributes only ``normport rewrite`` sees. A comment
+``# normport: ignore`` counts; ``[tool.normport]`` in pyproject.toml does not.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from libcst.codemod import CodemodCommand, CodemodContext
 from normport.codemods.analyze import Options, decode, find_sites, plan
 from normport.codemods.edit import apply_plan
 from normport.codemods.model import RefusedEdit, Site
+from normport.codemods.suppressions import Suppressions, may_hold_comment
 from normport.codemods.surroundings import imported_elsewhere
 
 
@@ -79,6 +81,7 @@ class StandardNormsCommand(CodemodCommand):
             options = replace(options, outside_uses=used)
             sites = find_sites(source, self.context.filename, options)
         self._check_dims(sites)
+        sites = self._not_ignored(sites, tree.code)
         convertible = [site for site in sites if site.verdict == "convert"]
         for site in sites:
             if site.verdict == "refuse":
@@ -98,6 +101,19 @@ class StandardNormsCommand(CodemodCommand):
             self.warn(f"not converted: {refused}")
             return tree
         return cst.parse_module(result.source)
+
+    def _not_ignored(self, sites: Sequence[Site], text: str) -> tuple[Site, ...]:
+        """The sites that no ``# normport: ignore`` keeps out, nor one they are converted with."""
+        if not may_hold_comment(text.encode()):
+            return tuple(sites)
+        comments = Suppressions(text, self.context.filename or "<module>")
+        hidden = [site for site in sites if comments.hides(site, site.code)]
+        groups = {word for site in hidden for word in site.together}
+        for complaint in comments.complaints():
+            self.warn(f"line {complaint.line}: {complaint.message}")
+        return tuple(
+            site for site in sites if site not in hidden and groups.isdisjoint(site.together)
+        )
 
     def _check_dims(self, sites: Sequence[Site]) -> None:
         """Warn of a ``--dim`` that is for none of the file's norms, where it has any."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from normport.codemods.analyze import decode
 from normport.codemods.model import Site
+from normport.codemods.suppressions import Complaint, Suppressions, may_hold_comment
 from normport.tools.findings import Finding
 from normport.tools.judge import DIFFERENT, Judgement
 from normport.tools.selection import Selection
-from normport.tools.suppressions import Complaint, Suppressions, may_hold_comment
 
 
 @dataclass(frozen=True)

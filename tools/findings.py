@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from normport.codemods.model import APART, Computes, Site, Verdict
+from normport.codemods.suppressions import Complaint
 from normport.tools.proof import Equivalence
-from normport.tools.suppressions import Complaint
 from normport.tools.tree import FileChange
 
 Safety = Literal["safe", "unsafe", "unproven"]

@@ -10,9 +10,9 @@ from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm
 from normport.codemods.convert import convert
 from normport.codemods.depth import with_deep_stack
 from normport.codemods.model import EditResult, RefusedEdit, Site
+from normport.codemods.suppressions import may_hold_comment
 from normport.tools.discover import PythonFile, shown_path
 from normport.tools.findings import FileError
-from normport.tools.suppressions import may_hold_comment
 
 
 @dataclass

@@ -8,9 +8,9 @@ import pytest
 from cli_sources import MODEL, PLAIN, REFUSED, Command
 
 from normport.codemods.model import Site
+from normport.codemods.suppressions import Suppressions
 from normport.tools import judge
 from normport.tools.proof import Equivalence
-from normport.tools.suppressions import Suppressions
 
 FIRST = "self.first = OffsetNorm(config.hidden_size, eps=config.rms_norm_eps)"
 WRITE = ("rewrite", "--no-proof", "--allow-unproven", "--write")

@@ -30,7 +30,8 @@ def ab_report_command(
         from normport.tools.ab_report.render import html, json_report, markdown, rounding
     except ImportError as error:
         raise UserError(
-            f"{error.name} is not installed, which draws the report: install normport[evidence]."
+            f"{error.name} is not installed, which draws the report: run "
+            "`pip install '.[evidence]'` where normport's sources are."
         ) from error
     if table is not None and (off or on or others):
         raise UserError("--from-table is a whole report: leave --off, --on and --other out.")
@@ -117,4 +118,5 @@ def _counted(report: Report) -> str:
     shown = sum(change.shown for cell in report.cells for change in cell.changes.values())
     total = sum(len(cell.changes) for cell in report.cells)
     silent = sum(cell.claim != "interval" for cell in report.cells)
-    return f"{shown} of {total} changes are shown by their interval; no claim for {silent} cells."
+    cells = "1 cell" if silent == 1 else f"{silent} cells"
+    return f"{shown} of {total} changes are shown by their interval; no claim for {cells}."

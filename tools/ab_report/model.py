@@ -143,7 +143,11 @@ class Cell:
         """What the number of repeats lets one say."""
         if self.runs is None:
             return "no claim: n unknown"
-        return "no claim: n = 1" if min(self.runs) < 2 else "interval"
+        if min(self.runs) < 2:
+            return "no claim: n = 1"
+        if not any(change.interval for change in self.changes.values()):
+            return "no claim: the repeats are not given"
+        return "interval"
 
 
 @dataclass(frozen=True)

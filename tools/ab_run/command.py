@@ -85,7 +85,8 @@ def ab_run_command(
         from normport.tools.ab_run.drive import Limits, carry_out, prepare
     except ImportError as error:
         raise UserError(
-            f"{error.name} is not installed, which waits for servers: install normport[evidence]."
+            f"{error.name} is not installed, which waits for servers: run "
+            "`pip install '.[evidence]'` where normport's sources are."
         ) from error
     with ended_in_order():
         try:

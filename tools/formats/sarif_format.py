@@ -8,9 +8,9 @@ from importlib.metadata import version
 from urllib.parse import quote
 
 from normport.codemods.registry import all_rules
+from normport.codemods.suppressions import Complaint
 from normport.tools.findings import FileError, Finding, Report
 from normport.tools.formats.github_format import sentence
-from normport.tools.suppressions import Complaint
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"convert": "warning", "done": "none", "refuse": "note"}

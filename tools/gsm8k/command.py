@@ -137,7 +137,8 @@ def _backend(request: Request) -> Backend:
             from normport.tools.gsm8k.server import Server
         except ImportError as error:
             raise UserError(
-                f"{error.name} is not installed, which asks a server: install normport[evidence]."
+                f"{error.name} is not installed, which asks a server: run "
+                "`pip install '.[evidence]'` where normport's sources are."
             ) from error
         policy = Policy(request.retries, request.retry_wait_s, request.timeout_s)
         return Server(request.base_url, request.served_model, policy, chat=request.chat, note=note)

@@ -96,8 +96,8 @@ def _split(name: str) -> tuple[Record, ...]:
         from datasets import load_dataset
     except ImportError as error:
         raise UserError(
-            f"{error.name} is not installed, which {DATASET} is loaded with: install "
-            "normport[evidence], or name a file with --data."
+            f"{error.name} is not installed, which {DATASET} is loaded with: run "
+            "`pip install '.[evidence]'` where normport's sources are, or name a file with --data."
         ) from error
     try:
         rows = load_dataset(DATASET, "main", split=name)
