@@ -215,3 +215,11 @@ def test_torchs_epsilon_is_that_of_float32() -> None:
                 norm.weight.data.normal_()
                 h = h * norm.weight.float()
             assert torch.equal(norm(x), h.to(dtype))
+
+
+def test_a_name_that_another_function_has_for_itself_hides_nothing() -> None:
+    head = "import torch\nfrom torch import nn\n"
+    other = "\n\ndef area(x):\n    B, nn = x.shape\n    return B * nn\n"
+    assert one(layer("nn.RMSNorm(n)", head) + other).code == "NP105"
+    inside = layer("nn.RMSNorm(n)", head).replace("self, n, eps", "self, n, eps, nn")
+    assert find_sites(inside.encode(), "m.py") == ()
