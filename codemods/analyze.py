@@ -37,10 +37,12 @@ _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "Ge
 _ROOT_HINT = Hint(
     {
         "sqrt": "",
-        ".5": r"\*\*\s*\(?-?\s*0?\.5|-\s*0\.5",
+        ".5": r"\*\*\s*\(?\s*-?\s*\(?\s*0?\.5|-\s*0?\.5",
+        "**": r"\*\*\s*\(?\s*-?\s*\(?\s*1(?:\.0?)?\s*/\s*2",
+        "pow": r"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5",
         "rms": r"rms_?norm\s*\(",
         ".RMSNorm": r"\.RMSNorm(?<=\w\.RMSNorm)\b",
-        "torch.nn": r"torch\.nn[\w.]* import .*RMSNorm",
+        "torch.nn": r"torch\.nn[\w.]*\s+import\b",  # over how many lines is not looked at
     }
 )
 _MEAN_HINT = Hint(
@@ -50,6 +52,7 @@ _MEAN_HINT = Hint(
         "rms": r"rms_?norm\s*\(",
         "rsqrt": "",
         "RMSNorm": "",
+        "rms_norm as": "",
     }
 )
 # A standard layer is imported by its name, or reached through its module.
@@ -58,7 +61,8 @@ _TORCH_HINT = Hint(
     {
         ".RMSNorm": r"\.RMSNorm\b",
         ".rms_norm": r"\.rms_norm\b",
-        "from torch": r"from torch[\w.]* import (\([^)]*|[^\n]*)\b(RMSNorm|rms_norm)\b",
+        "from torch": r"from torch import (\([^)]*|[^\n]*)\brms_norm\b",
+        "torch.nn": r"torch\.nn[\w.]*\s+import\b",
     }
 )
 _WORD = re.compile(r"\w+")

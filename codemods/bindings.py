@@ -13,25 +13,26 @@ from normport.codemods.parsed import Parsed, TopLevel, bound_name
 
 
 def missing_imports(
-    parsed: Parsed, wanted: Mapping[str, Sequence[str]], removed: frozenset[str]
+    parsed: Parsed, wanted: Mapping[str, Sequence[str]], removed: frozenset[str], first: int
 ) -> dict[str, list[str]]:
     """What is wanted and not imported at the top level yet, in the plan's form.
+
+    first: where in the text the names are first needed; an import below that comes too late.
 
     Raises RefusedEdit where a name is bound to something else in the module; ``removed``
     definitions do not count.
     """
     missing: dict[str, list[str]] = {}
+    early = [top for top in parsed.top if top.span.start < first]
     for module, names in wanted.items():
         for name in names or (module.split(".")[0],):
             _check_free(parsed, module, name, bool(names), removed)
         if not names:
-            if not any(_imports_module(top, module) for top in parsed.top):
+            if not any(_imports_module(top, module) for top in early):
                 missing[module] = []
             continue
         absent = [
-            name
-            for name in names
-            if not any(_imports_name(top, module, name) for top in parsed.top)
+            name for name in names if not any(_imports_name(top, module, name) for top in early)
         ]
         if absent:
             missing[module] = sorted(set(absent), key=ordering.name_key)

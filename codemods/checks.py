@@ -151,4 +151,17 @@ def _is_one_size(text: str) -> bool:
     """Whether an expression may be a number; ``(config.size,)`` is a shape."""
     body = ast.parse(text.strip(), mode="eval").body
     containers = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.ListComp, ast.GeneratorExp)
-    return not isinstance(body, (*containers, ast.Starred, ast.JoinedStr))
+    return not (isinstance(body, (*containers, ast.Starred, ast.JoinedStr)) or is_shape(body))
+
+
+def is_shape(node: ast.expr) -> bool:
+    """``x.shape``, ``x.size()``, ``x.shape[1:]``, ``tuple(x)``, ``torch.Size(x)``: how many numbers
+    it holds is not seen."""
+    match node:
+        case ast.Attribute(attr="shape") | ast.Subscript(slice=ast.Slice()):
+            return True
+        case ast.Call(func=ast.Attribute(attr="size"), args=[], keywords=[]):
+            return True
+        case ast.Call(func=ast.Attribute(attr="Size") | ast.Name(id="Size" | "tuple" | "list")):
+            return True
+    return False

@@ -84,7 +84,8 @@ def _apply(source: bytes, plan: FilePlan, line_length: int, keep: frozenset[str]
         for top in left.definitions
         for comment in parsed.comments(_lines_span(parsed, removed_lines(parsed, top)))
     ]
-    missing = missing_imports(parsed, plan.imports, frozenset(name for _, name in removed))
+    first = min((site.span.start for site in sites), default=len(parsed.source.text))
+    missing = missing_imports(parsed, plan.imports, frozenset(name for _, name in removed), first)
 
     staying = [top for top in parsed.top if top not in left.definitions]
     drafts: list[_Draft] = []
@@ -93,6 +94,7 @@ def _apply(source: bytes, plan: FilePlan, line_length: int, keep: frozenset[str]
         for module, names in missing.items()
         if names
         and (top := statement_to_join(parsed, module, staying)) is not None
+        and top.span.start < first
         and not parsed.source.lines[top.first].startswith("\f")
     }
     unused = removable_aliases(parsed, left.imports, plan.dropped)
@@ -123,7 +125,7 @@ def _apply(source: bytes, plan: FilePlan, line_length: int, keep: frozenset[str]
     alone = {module: names for module, names in missing.items() if module not in joined}
 
     splices = _laid_out(parsed, drafts, line_length)
-    splices += new_statements(parsed, alone, staying, line_length)
+    splices += new_statements(parsed, alone, staying, line_length, first)
     splices += holes(parsed, set(gone))
     result = parsed.source.encode(_splice(parsed.source.text, splices))
     _check_compiles(result)

@@ -14,9 +14,17 @@ Insertion = tuple[Span, str]
 
 
 def new_statements(
-    parsed: Parsed, missing: Mapping[str, Sequence[str]], staying: Sequence[TopLevel], limit: int
+    parsed: Parsed,
+    missing: Mapping[str, Sequence[str]],
+    staying: Sequence[TopLevel],
+    limit: int,
+    first: int,
 ) -> list[Insertion]:
-    """New import statements where isort puts them among the ``staying`` statements."""
+    """New import statements where isort puts them among the ``staying`` statements.
+
+    first: where in the text the names are first needed.
+    """
+    early = [top for top in staying if top.span.start < first]
     unit = parsed.module.default_indent
     sections: dict[int, list[tuple[str, Sequence[str]]]] = {}
     for module, names in missing.items():
@@ -27,7 +35,7 @@ def new_statements(
         # isort puts `import x` before `from x import y` within a section.
         wanted.sort(key=lambda item: (bool(item[1]), ordering.module_key(item[0], None)))
         texts = [_statement(module, names, limit, unit) for module, names in wanted]
-        block = _block(staying, section)
+        block = _block(early, section)
         same = [top for top in block if top.imports and ordering.section(top.imports) == section]
         earlier = [top for top in block if top.imports and ordering.section(top.imports) < section]
         if same:

@@ -177,6 +177,28 @@ class ModuleInfo:
         """The column of ``node``'s start in code points, from 1."""
         return len(self.lines[node.lineno - 1][: node.col_offset].decode()) + 1
 
+    def _beside_shadows(self, node: ast.Name) -> str | None:
+        """What an imported name stands for that functions elsewhere have for something else, as
+        ``F`` in ``B, F = x.shape``."""
+        full = self._imported.get(node.id, set())
+        if len(full) != 1 or node.id not in self.bindings or node not in self.parents:
+            return None
+        shadows = self._shadows(node.id)
+        outer: ast.AST | None = node
+        while outer is not None and outer not in shadows:
+            outer = self.parents.get(outer)
+        return next(iter(full)) if outer is None else None
+
+    def _shadows(self, name: str) -> set[ast.AST]:
+        """The functions that bind a name, or the module where the file itself does."""
+        found: set[ast.AST] = set()
+        for node in self.each(*BINDERS):
+            if name in bound_names(node) and not self._in_class_body(node):
+                shared = isinstance(node, ast.Global | ast.Nonlocal)
+                where = None if shared else self.enclosing(node, *SCOPES)
+                found.add(where or self.tree)
+        return found
+
     def qualified(self, node: ast.expr) -> str | None:
         """The dotted name of ``node`` with imports resolved, e.g. ``nn.Module`` ->
         ``torch.nn.Module``; None when it is not a plain dotted name."""
@@ -186,7 +208,7 @@ class ModuleInfo:
             node = node.value
         if not isinstance(node, ast.Name):
             return None
-        root = self.imports.get(node.id, node.id)
+        root = self.imports.get(node.id) or self._beside_shadows(node) or node.id
         return ".".join([root, *reversed(parts)])
 
 

@@ -100,9 +100,10 @@ class Namespace:
 
     def _visit(self, node: ast.AST, scope: Scope, annotation: bool) -> None:
         if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Store):
+            # ``del`` needs the name, and makes it the scope's own as an assignment does.
+            if not isinstance(node.ctx, ast.Load):
                 scope.bound.setdefault(node.id, []).append(node)
-            else:
+            if not isinstance(node.ctx, ast.Store):
                 scope.named.append(node)
         elif isinstance(node, ast.Constant):
             if annotation and isinstance(node.value, str):

@@ -22,6 +22,7 @@ _SPEAKS_OF_MORE = re.compile(
     r"|^#[ \t]*(?:end)?region\b"
     r"|^#[ \t]*([-=#*~_])\1{2}|([-=#*~_])\2{2}[ \t]*$"
 )
+_TYPE_COMMENT = re.compile(r"#\s*type:(?!\s*ignore\b)")
 Definition = cst.ClassDef | cst.FunctionDef
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -187,19 +188,26 @@ class Parsed:
 
     @cached_property
     def mentions(self) -> list[tuple[frozenset[str], Span]]:
-        """The words of every string that is no statement of its own, f-string pieces too.
+        """The words of every string that is no statement of its own, f-string pieces too, and of
+        every type comment.
 
         Literals that stand side by side count as the one string that they are.
         """
         nodes = list(walk(self.syntax))
         alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-        return [
+        strings = [
             (frozenset(re.findall(r"\w+", node.value)), self._python_span(node))
             for node in nodes
             if isinstance(node, ast.Constant)
             and isinstance(node.value, str)
             and id(node) not in alone
         ]
+        comments = [
+            (frozenset(re.findall(r"\w+", node.value)), self.span(node))
+            for node in self.positions
+            if isinstance(node, cst.Comment) and _TYPE_COMMENT.match(node.value)
+        ]
+        return strings + comments
 
     @cached_property
     def looks_names_up(self) -> bool:

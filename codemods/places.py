@@ -16,7 +16,8 @@ from normport.codemods.module_info import ModuleInfo
 # Each begins with plain characters, and one after the other they are found faster than as one.
 _ROOTS = (
     re.compile(rb"sqrt(?<!math\.sqrt)"),
-    re.compile(rb"\*\*\s*\(?\s*-?\s*0?\.5"),
+    re.compile(rb"\*\*\s*\(?\s*-?\s*\(?\s*(?:0?\.5|1(?:\.0?)?\s*/\s*2)"),
+    re.compile(rb"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5"),
     re.compile(rb"-\s*0?\.5\b"),
     re.compile(rb"rms_?norm\s*\("),
 )

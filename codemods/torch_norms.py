@@ -11,7 +11,7 @@ import ast
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from normport.codemods.checks import Refused, check_dtypes
+from normport.codemods.checks import Refused, check_dtypes, is_shape
 from normport.codemods.class_uses import class_uses
 from normport.codemods.construction import check_arguments
 from normport.codemods.forms import input_forms
@@ -240,7 +240,7 @@ class TorchNorms:
             node = node.elts[0]
         if isinstance(node, ast.Constant) and not isinstance(node.value, int):
             raise Refused("NP215", "its size is not a number", computes)
-        if isinstance(node, ast.BinOp | ast.Subscript) and _is_shape(node):
+        if is_shape(node):
             why = f"`{spelled(node)}` may name more than one dimension"
             raise Refused("NP232", why, computes)
         text = self.module.segment(node)
@@ -314,8 +314,3 @@ class TorchNorms:
             weight=computes.weight,
             eps=number,
         )
-
-
-def _is_shape(node: ast.expr) -> bool:
-    """``x.shape[1:]``: a slice of a shape, whose length is not seen."""
-    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)

@@ -241,10 +241,10 @@ def complete(
             for source, found, in_, out in zip(sources, judged, chosen, bad, strict=True)
             for n, site in enumerate(source.sites)
             if n not in in_ and n not in out and found[n].verdict == "convert"
-            for word in site.together
+            for word in _together(source, site)
         }
         kept = [
-            {n for n in found if not waiting & set(source.sites[n].together)}
+            {n for n in found if waiting.isdisjoint(_together(source, source.sites[n]))}
             for source, found in zip(sources, chosen, strict=True)
         ]
         if kept == chosen:
@@ -263,7 +263,7 @@ def _spoiled(sources: Sequence[Source], bad: Sequence[Mapping[int, str]]) -> lis
     # What is itself refused for another one's sake explains nothing.
     for source, site, reason in sorted(reasons, key=lambda item: item[1].code == INCOMPLETE):
         text = f"its construction in line {site.line} of {source.file.relative} is refused"
-        for word in site.together:
+        for word in _together(source, site):
             why.setdefault(word, f"{text}: {reason.removeprefix(f'{site.norm}: ').rstrip('.')}")
     return [
         {
@@ -271,10 +271,16 @@ def _spoiled(sources: Sequence[Source], bad: Sequence[Mapping[int, str]]) -> lis
             for n, site in enumerate(source.sites)
             if n not in found
             and site.verdict == "convert"
-            and (words := [word for word in site.together if word in why])
+            and (words := [word for word in _together(source, site) if word in why])
         }
         for source, found in zip(sources, bad, strict=True)
     ]
+
+
+def _together(source: Source, site: Site) -> list[str]:
+    """The words of a site, those told apart that only mean something in their own file: two
+    files may each have a ``Layer.norm``."""
+    return [w if ":" in w else f"{source.file.path}: {w}" for w in site.together]
 
 
 def grouped(results: Sequence[FileResult]) -> list[list[FileResult]]:

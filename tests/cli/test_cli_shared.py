@@ -214,3 +214,14 @@ def test_files_that_change_together_are_one_patch(folder: Path) -> None:
     assert both.file.name == "model.py"
     assert len(both.findings) == len(both.sites) == 3
     assert both.removed == ("OffsetNorm", "OffsetNorm")
+
+
+def test_files_with_attributes_of_the_same_name_have_nothing_to_do_with_each_other(
+    folder: Path, normport: Command
+) -> None:
+    """One file's calls are rewritten with its ``Layer.first``; another one's is refused."""
+    called = MODEL.replace("self.second(self.first(x))", "self.second(x=self.first(x=x))")
+    read = MODEL.replace("self.second(self.first(x))", "self.second.weight * self.first.eps")
+    write(folder, {"pkg/__init__.py": "", "pkg/called.py": called, "pkg/read.py": read})
+    verdicts = {(file, f["verdict"]) for (file, _), f in findings(normport).items()}
+    assert verdicts == {("called.py", "convert"), ("read.py", "refuse")}

@@ -57,6 +57,12 @@ FLOAT32_SCALE = {
     "return (h * torch.pow(v + self.eps, -0.5) * self.weight.float()).to(x.dtype)",
     "root": "h = x.float()\nv = h.pow(2).mean(-1, keepdim=True)\n"
     "return (h / torch.sqrt(v + self.eps) * self.weight.float()).to(x.dtype)",
+    "power in one call": "h = x.float()\nv = h.pow(2).mean(-1, keepdim=True)\n"
+    "return (h / (v + self.eps).pow(0.5) * self.weight.float()).to(x.dtype)",
+    "short power": "h = x.float()\nv = h.pow(2).mean(-1, keepdim=True)\n"
+    "return (h * (v + self.eps).pow(-.5) * self.weight.float()).to(x.dtype)",
+    "a half": "h = x.float()\nv = h.pow(2).mean(-1, keepdim=True)\n"
+    "return (h / (v + self.eps) ** (1 / 2) * self.weight.float()).to(x.dtype)",
     "zero offset": "h = x.float()\n"
     "h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + self.eps)\n"
     "return (h * (self.weight.float() + 0)).to(x.dtype)",

@@ -329,6 +329,29 @@ def test_nothing_to_do_where_all_is_imported() -> None:
     check_noop(f"from {LAYERNORM} import GemmaRMSNorm, RMSNorm\n", plan("", {}, BOTH))
 
 
+@pytest.mark.parametrize(
+    "late",
+    [
+        f"from {LAYERNORM} import RMSNorm",
+        f"from {LAYERNORM} import GemmaRMSNorm",
+        "from vllm.config import VllmConfig",
+    ],
+)
+def test_an_import_below_the_use_comes_too_late(late: str) -> None:
+    before = f"import torch\n\nnorm = Local(4)\n{late}\n"
+    after = f"import torch\nfrom {LAYERNORM} import RMSNorm\n\nnorm = RMSNorm(4)\n{late}\n"
+    after = after.replace("torch\nfrom", "torch\n\nfrom")
+    check_transformed(before, after, plan(before, {"Local": "RMSNorm"}, NORM))
+
+
+@pytest.mark.parametrize(
+    "deletion", ["del RMSNorm\n", "def f():\n    del RMSNorm\n    return Local(4)\n"]
+)
+def test_a_deleted_name_is_refused(deletion: str) -> None:
+    before = f"from {LAYERNORM} import RMSNorm\n\nnorm = Local(4)\n\n\n{deletion}"
+    check_refused(before, plan(before, {"Local(4)": "RMSNorm(4)"}, NORM), "RMSNorm")
+
+
 def test_several_blocks_at_once() -> None:
     before = '"""Doc."""\n\n\nclass A:\n    pass\n'
     after = (

@@ -344,6 +344,7 @@ IMPORTS = {
     "of a relative module": ("import os\nfrom .plugin import {math}\n", None),
     "a string names it": ('import os\nimport {math}\n\nt = list["{math}.T"]\n', None),
     "an f-string names it": ('import os\nimport {math}\n\nt = f"{math}.{{os}}"\n', None),
+    "a type comment names it": ("import os\nimport {math}\n\nt = []  # type: {math}.T\n", None),
     "in a try": ("import os\ntry:\n    import {math}\nexcept ImportError:\n    pass\n", None),
     "for type checkers": ("import os\nif TYPE_CHECKING:\n    import {math}\n", None),
     "with a fallback": ("import os\nimport {math}\nif 1:\n    {math} = None\n", None),

@@ -107,6 +107,14 @@ def test_builtins_and_the_files_own_names_are_defined() -> None:
     ]
 
 
+def test_what_is_deleted_is_both_used_and_bound() -> None:
+    source = "import a, b\ndef f():\n    del a\ndel b\n"
+    assert lines_of(source, "a") == []
+    assert lines_of(source, "b") == [4]
+    namespace = Namespace(ast.parse(source))
+    assert [len(namespace.bindings(name)) for name in "ab"] == [1, 2]
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters came with Python 3.12")
 def test_a_type_parameter_is_local_to_its_definition() -> None:
     source = "class T: ...\ndef f[T: int](x: T) -> T: ...\nclass C[T](Base[T]): ...\n"

@@ -58,6 +58,12 @@ def test_constructions_that_convert(call: str, target: str) -> None:
         ("from torch import nn\nfrom torch.nn import RMSNorm as TorchNorm\n", "TorchNorm(n)"),
         ("from torch import nn\nfrom torch.nn.modules.normalization import RMSNorm as R\n", "R(n)"),
         ("import torch as th\nnn = th.nn\nfrom torch import nn\n", "th.nn.RMSNorm(n)"),
+        (
+            "from torch import nn\nfrom torch.nn import (\n    Linear,\n    RMSNorm as R,\n)\n",
+            "R(n)",
+        ),
+        ("from torch import nn\nfrom torch.nn import (  # (all)\n    RMSNorm,\n)\n", "RMSNorm(n)"),
+        ("from torch import nn\nfrom torch.nn import Linear, \\\n    RMSNorm\n", "RMSNorm(n)"),
     ],
 )
 def test_every_spelling_of_the_import(head: str, call: str) -> None:
@@ -71,6 +77,8 @@ def test_every_spelling_of_the_import(head: str, call: str) -> None:
         ("nn.RMSNorm(n, elementwise_affine=eps)", "x", "NP232"),
         ("nn.RMSNorm(n, device='cuda')", "x", "NP232"),
         ("nn.RMSNorm(self.shape[1:])", "x", "NP232"),
+        ("nn.RMSNorm(self.a.shape)", "x", "NP232"),
+        ("nn.RMSNorm(n.size())", "x", "NP232"),
         ("nn.RMSNorm(n, dtype=torch.bfloat16)", "x", "NP206"),
         ("nn.RMSNorm(*eps)", "x", "NP215"),
         ("nn.RMSNorm(n, bias=True)", "x", "NP215"),
@@ -207,3 +215,11 @@ def test_torchs_epsilon_is_that_of_float32() -> None:
                 norm.weight.data.normal_()
                 h = h * norm.weight.float()
             assert torch.equal(norm(x), h.to(dtype))
+
+
+def test_a_name_that_another_function_has_for_itself_hides_nothing() -> None:
+    head = "import torch\nfrom torch import nn\n"
+    other = "\n\ndef area(x):\n    B, nn = x.shape\n    return B * nn\n"
+    assert one(layer("nn.RMSNorm(n)", head) + other).code == "NP105"
+    inside = layer("nn.RMSNorm(n)", head).replace("self, n, eps", "self, n, eps, nn")
+    assert find_sites(inside.encode(), "m.py") == ()

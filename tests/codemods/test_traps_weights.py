@@ -8,7 +8,13 @@ from norms import BUILD, CALL, MODEL, changed, converted, refused, sites
 MADE = "nn.Parameter(torch.ones(dim))"
 
 
-@pytest.mark.parametrize("size", ["(config.size,)", "[config.size]", "(config.a, config.b)"])
+@pytest.mark.parametrize(
+    "size",
+    [
+        *("(config.size,)", "[config.size]", "(config.a, config.b)", "config.a.shape[1:]"),
+        *("config.a.shape", "config.a.size()", "tuple(config.a)", "torch.Size([8])"),
+    ],
+)
 def test_a_shape_in_place_of_a_size(size: str) -> None:
     code, reason = refused(changed(MODEL, (BUILD, BUILD.replace("config.size", size))))
     assert code == "NP206"
