@@ -50,7 +50,7 @@ class Expressions:
             case ast.Constant():
                 return Const(node.value)
             case ast.Name():
-                return self._name(node.id, env)
+                return self._name(node, env)
             case ast.Attribute():
                 return self._attribute(node, env)
             case ast.Call():
@@ -97,7 +97,8 @@ class Expressions:
             case _:
                 return Unknown(f"`{spelled(node)}`")
 
-    def _name(self, name: str, env: dict[str, Value]) -> Value:
+    def _name(self, node: ast.Name, env: dict[str, Value]) -> Value:
+        name = node.id
         if name in env:
             return env[name]
         local = name in self.module.functions or name in self.module.constants
@@ -105,8 +106,9 @@ class Expressions:
             return Unknown(f"`{name}`, which is bound more than once")
         if name in self.module.functions:
             return Function(self.module.functions[name], bound=False)
-        if name in self.module.imports:
-            return Module(self.module.imports[name])
+        full = self.module.imported(node)
+        if full is not None:
+            return Module(full)
         if name in self.module.constants:
             constant = self.module.constants[name]
             if isinstance(constant, ast.Constant):
@@ -114,10 +116,10 @@ class Expressions:
             return Unknown(f"the module constant `{name}`")
         if name in _BUILTINS:
             return Module(name)
-        fallback = self.module.imported_with_fallback(name)
-        if fallback is not None:
+        doubtful = self.module.ever_imported(name)
+        if doubtful is not None:
             self.instance.doubtful.append(name)
-            return Module(fallback)
+            return Module(doubtful)
         return Unknown(f"`{name}`")
 
     def _attribute(self, node: ast.Attribute, env: dict[str, Value]) -> Value:

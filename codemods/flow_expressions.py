@@ -323,7 +323,7 @@ class FlowExpressions:
         """Whether ``node`` is an imported name or a dotted part of one."""
         while isinstance(node, ast.Attribute):
             node = node.value
-        return isinstance(node, ast.Name) and node.id in self.module.imports
+        return isinstance(node, ast.Name) and self.module.imported(node) is not None
 
     def _opaque(self, name: str) -> Opaque:
         if name:

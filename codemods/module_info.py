@@ -123,6 +123,12 @@ class ModuleInfo:
         )
         return next(iter(full)) if tried and len(full) == 1 else None
 
+    def ever_imported(self, name: str) -> str | None:
+        """What ``name`` is imported from somewhere in the file, if all its imports agree; it may
+        well mean something else where it is read."""
+        full = self._imported.get(name, set())
+        return next(iter(full)) if len(full) == 1 else None
+
     @cached_property
     def strings(self) -> dict[str, list[ast.Constant]]:
         """Every string constant by its value."""
@@ -177,6 +183,10 @@ class ModuleInfo:
         """The column of ``node``'s start in code points, from 1."""
         return len(self.lines[node.lineno - 1][: node.col_offset].decode()) + 1
 
+    def imported(self, node: ast.Name) -> str | None:
+        """The full dotted name that an imported name stands for where ``node`` reads it."""
+        return self.imports.get(node.id) or self._beside_shadows(node)
+
     def _beside_shadows(self, node: ast.Name) -> str | None:
         """What an imported name stands for that functions elsewhere have for something else, as
         ``F`` in ``B, F = x.shape``."""
@@ -208,7 +218,7 @@ class ModuleInfo:
             node = node.value
         if not isinstance(node, ast.Name):
             return None
-        root = self.imports.get(node.id) or self._beside_shadows(node) or node.id
+        root = self.imported(node) or node.id
         return ".".join([root, *reversed(parts)])
 
 

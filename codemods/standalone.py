@@ -59,8 +59,7 @@ def _collect(
     for used in sorted(_loaded(_without_compile(node))):
         if used in module.classes or used in module.functions or used in module.constants:
             _collect(module, used, wanted, imports)
-        elif used in module.imports:
-            full = module.imports[used]
+        elif (full := module.imports.get(used) or module.ever_imported(used)) is not None:
             if full.split(".")[0] not in _ALLOWED:
                 raise NotStandalone(f"it uses `{used}` from {full}")
             imports[used] = full

@@ -45,6 +45,20 @@ def test_refusals_are_warnings() -> None:
     assert [warning.split()[2] for warning in warnings] == ["NP204"]
 
 
+def test_a_comment_keeps_a_construction_out() -> None:
+    lines = [
+        f"{line}  # normport: ignore" if "self.norm = " in line and line.endswith(")") else line
+        for line in EXAMPLE.before.split("\n")
+    ]
+    source = "\n".join(lines)
+    assert source != EXAMPLE.before
+    assert run(source, allow_unproven=True) == (source, [])
+    unused = EXAMPLE.before.replace("import torch\n", "import torch  # normport: ignore\n", 1)
+    code, warnings = run(unused, allow_unproven=True)
+    assert code != unused
+    assert "is unused" in warnings[0]
+
+
 @pytest.mark.parametrize("flags", [[], ["--allow-unproven"]])
 def test_from_the_shell(tmp_path: Path, flags: list[str]) -> None:
     path = tmp_path / "model.py"

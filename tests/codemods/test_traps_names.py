@@ -223,3 +223,24 @@ def test_a_class_that_is_told_by_its_name(test: str, code: str | None) -> None:
         assert "RMSNorm(" in converted(source)
     else:
         assert refused(source)[0] == code
+
+
+SHADOWED = {
+    "a parameter elsewhere": "\n\ndef other(torch):\n    return torch\n",
+    "a local of another function": "\n\ndef other():\n    nn, torch = 1, 2\n    return nn, torch\n",
+    "an exception's name": "\n\ntry:\n    pass\nexcept ImportError as torch:\n    pass\n",
+    "taken away": "\n\ndel torch\n",
+    "a function's own global": "\n\ndef other():\n    global torch\n    torch = None\n",
+}
+
+
+@pytest.mark.parametrize("more", SHADOWED.values(), ids=SHADOWED)
+def test_a_norm_is_found_whatever_else_is_called_torch(more: str) -> None:
+    (site,) = find_sites((MODEL + more).encode(), "model.py")
+    assert site.norm == "N"
+    assert site.verdict == "convert" or site.code in ("NP214", "NP221"), site
+
+
+def test_names_of_other_functions_do_not_keep_a_norm_from_being_converted() -> None:
+    assert converted(MODEL + SHADOWED["a parameter elsewhere"])
+    assert converted(MODEL + SHADOWED["a local of another function"])
