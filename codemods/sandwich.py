@@ -126,7 +126,25 @@ def _places(source: bytes) -> list[_Place]:
             found += (_place(total, function.name, None, lines) for total in sums)
     if any(place.match for place in found) and _binds(tree, OP):
         found = [_refused(place, "NP505", f"{OP} means something else here.") for place in found]
-    return sorted(found, key=lambda place: (place.site.line, place.site.column))
+    found.sort(key=lambda place: (place.site.line, place.site.column))
+    return _apart(found)
+
+
+def _apart(found: Sequence[_Place]) -> list[_Place]:
+    """The places, with one refused that begins in the statement in which another ends."""
+    apart: list[_Place] = []
+    last = 0
+    for place in found:
+        if place.match is not None and place.match.start.lineno <= last:
+            reason = (
+                f"Line {place.match.start.lineno} also has the second norm of the sum before: "
+                "give that norm's result a name in a line of its own."
+            )
+            place = _refused(place, "NP505", reason)
+        if place.match is not None:
+            last = _end(place.match.end)
+        apart.append(place)
+    return apart
 
 
 def _place(total: Sum, function: str, owner: NormClass | None, lines: Sequence[str]) -> _Place:
@@ -178,6 +196,8 @@ def _edits(
     indent = " " * first.col_offset
     behind = last.end_lineno if match.inner is None else last.lineno - 1
     kept = _comments(lines[first.lineno - 1 : behind])
+    if match.inner is not None:
+        kept += _comments_in(match.inner, last, lines)
     flat = [indent + _statement(match)]
     flat += [f"{indent}{copy} = {match.targets[1]}" for copy in match.copies]
     old = "\n".join(lines[first.lineno - 1 : _end(first)])
@@ -221,6 +241,18 @@ def _comments(lines: Sequence[str]) -> list[str]:
     source = textwrap.dedent("\n".join(lines)) + "\n"
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return [token.string for token in tokens if token.type == tokenize.COMMENT]
+
+
+def _comments_in(call: ast.Call, statement: ast.stmt, lines: Sequence[str]) -> list[str]:
+    """The comments inside of a call in ``statement``."""
+    assert call.end_lineno is not None
+    source = "\n".join(lines[statement.lineno - 1 : _end(statement)]).lstrip() + "\n"
+    inside = range(call.lineno, call.end_lineno)
+    return [
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT and token.start[0] + statement.lineno - 1 in inside
+    ]
 
 
 def _end(statement: ast.stmt) -> int:

@@ -72,11 +72,23 @@ _INPUTS = ("hidden_states", "h", "x")
 
 
 def sandwich_cases(before: bytes, after: bytes, function: str, layer: str) -> list[ProofCase]:
-    """The cases for one converted method, named ``Class.method``.
+    """The cases for the converted methods named ``Class.method``, in most files one.
 
-    layer: the source of the module that defines the new layer.
+    layer: the source of the module that defines the new layer. Nothing for a method that takes no
+    argument, which cannot be run.
     """
-    (old, owner), (new, _) = _method(before, function), _method(after, function)
+    pairs = zip(_methods(before, function), _methods(after, function), strict=True)
+    return [
+        case
+        for (old, owner), (new, _) in pairs
+        if ast.dump(old) != ast.dump(new)
+        for case in _cases(before, after, owner, old, new, layer)
+    ]
+
+
+def _cases(
+    before: bytes, after: bytes, owner: ast.ClassDef, old: Function, new: Function, layer: str
+) -> list[ProofCase]:
     tree = ast.parse(decode(before).text)
     every = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     held = norm_class(owner, standard_names(tree), every).held
@@ -96,6 +108,9 @@ def sandwich_cases(before: bytes, after: bytes, function: str, layer: str) -> li
         for argument, default in zip(old.args.kwonlyargs, old.args.kw_defaults, strict=True)
         if default is None
     ]
+    parameters = parameters or [argument.arg for argument in positional[:1]]
+    if not parameters:
+        return []
     given = next((name for name in _INPUTS if name in parameters), parameters[0])
     constants = {
         "_NORMS": norms,
@@ -133,15 +148,16 @@ def sandwich_cases(before: bytes, after: bytes, function: str, layer: str) -> li
     ]
 
 
-def _method(source: bytes, function: str) -> tuple[Function, ast.ClassDef]:
+def _methods(source: bytes, function: str) -> list[tuple[Function, ast.ClassDef]]:
+    """Every method of that name: a file may define a class, or a class a method, twice."""
     name, _, method = function.rpartition(".")
-    tree = ast.parse(decode(source).text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            for found in methods(node):
-                if found.name == method:
-                    return found, node
-    raise ValueError(f"there is no {function}")
+    return [
+        (found, node)
+        for node in ast.walk(ast.parse(decode(source).text))
+        if isinstance(node, ast.ClassDef) and node.name == name
+        for found in methods(node)
+        if found.name == method
+    ]
 
 
 def _text(source: bytes, method: Function) -> str:

@@ -84,10 +84,36 @@ def norm_class(
             else:
                 assert statement.end_lineno is not None
                 held[attribute] = HeldNorm(layer, statement.lineno, statement.end_lineno)
-    op = others.get(OP_ATTRIBUTE)
     named.discard(OP_ATTRIBUTE)
     blocked = _blocked(node, init, every)
-    return NormClass(node, held, others, frozenset(named), init, op is not None, blocked)
+    has_op = OP_ATTRIBUTE in others
+    if (has_op and not _builds_op_once(node, top)) or OP_ATTRIBUTE in _class_level(node):
+        blocked = f"{node.name} has a {OP_ATTRIBUTE} that is something else"
+    return NormClass(node, held, others, frozenset(named), init, has_op, blocked)
+
+
+def _builds_op_once(node: ast.ClassDef, top: set[int]) -> bool:
+    """Whether ``__init__`` builds the layer in every case, and nothing else takes its place."""
+    stores = [
+        (statement, value)
+        for method in methods(node)
+        for attribute, statement, value in _stores(method)
+        if attribute == OP_ATTRIBUTE
+    ]
+    return len(stores) == 1 and all(
+        id(statement) in top and isinstance(value, ast.Call) and ast.unparse(value.func) == OP
+        for statement, value in stores
+    )
+
+
+def _class_level(node: ast.ClassDef) -> set[str]:
+    """The names that the body of the class itself binds."""
+    names = {item.name for item in node.body if isinstance(item, Function | ast.ClassDef)}
+    for item in node.body:
+        if isinstance(item, ast.Assign | ast.AnnAssign):
+            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
 
 
 def _layer(value: ast.expr | None, names: dict[str, str]) -> str | None:
@@ -122,15 +148,30 @@ def _blocked(
 ) -> str | None:
     if init is None:
         return f"{node.name} has no __init__ of its own, in which the layer could be built"
-    for other in every:
-        bases = [base.id for base in other.bases if isinstance(base, ast.Name)]
+    if init.body[0].lineno == init.lineno:
+        return f"the __init__ of {node.name} stands in one line"
+    for other in _derived(node, every):
         own = next((m for m in methods(other) if m.name == "__init__"), None)
-        if node.name in bases and own is not None and not calls_super(own):
+        if own is not None and not calls_super(own):
             return (
                 f"its subclass {other.name} does not run its __init__, in which the layer would "
                 "be built"
             )
     return None
+
+
+def _derived(node: ast.ClassDef, every: Sequence[ast.ClassDef]) -> list[ast.ClassDef]:
+    """The subclasses of a class in its module, and theirs."""
+    names, found = {node.name}, list[ast.ClassDef]()
+    while new := [
+        other
+        for other in every
+        if other not in found
+        and any(isinstance(base, ast.Name) and base.id in names for base in other.bases)
+    ]:
+        found += new
+        names |= {other.name for other in new}
+    return found
 
 
 def calls_super(init: Function) -> bool:

@@ -17,7 +17,9 @@ from normport.codemods.sandwich_syntax import (
     is_arithmetic,
     is_behind,
     is_norm,
+    leaves_by_name,
     name_of,
+    needed_names,
     reads_one_of,
     returned,
 )
@@ -140,6 +142,10 @@ class Matcher:
                 if (found := self._result(part, before)) is not None:
                     return _wrap(found)
             return None
+        if isinstance(side, ast.UnaryOp):
+            return _wrap(self._result(side.operand, before))
+        if isinstance(side, ast.Subscript):
+            return _wrap(self._result(side.value, before))
         if isinstance(side, ast.IfExp):
             found = self._result(side.body, before) or self._result(side.orelse, before)
             return None if found is None else _Result(found.call, found.statement, branch=True)
@@ -185,6 +191,13 @@ class Matcher:
             place = statement if found.statement is None else found.statement
             changed = found.wrapped or found.statement is not None
             return _Result(found.call, place, changed, found.branch or not here)
+        if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            found = self._result(statement.value, before)
+            if found is None or found.statement is not None:
+                return _wrap(found)
+            return _Result(found.call, statement, found.wrapped, found.branch or not here)
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Mult | ast.Div):
+            return _wrap(self._named(name, before) or self._result(statement.value, before))
         for inner in blocks(statement):
             found = self._named(name, [*before, inner])
             if found is not None:
@@ -222,6 +235,8 @@ class Matcher:
         if not isinstance(other, ast.Name):
             raise Refused("NP505", "The other addend is computed in the sum itself.")
         total = statement.targets[0].id
+        if any(isinstance(part, ast.NamedExpr) for part in ast.walk(result.call.args[0])):
+            raise Refused("NP505", "A name is given inside of what the norm is called with.")
         start = self._start(result, addend, total, body, index, loop)
         holders, at = [total], index + 1
         while at < len(body) and (copy := copied_to(body[at], holders)) is not None:
@@ -238,7 +253,7 @@ class Matcher:
         needed = [
             holder
             for holder in dict.fromkeys(holders)
-            if holder != target and self._read(holder, end, loop, argument)
+            if holder != target and self._read(holder, end, loop, argument, or_in=True)
         ]
         sum_name, *copies = needed or [fresh("_", self.function)]
         assert target is not None
@@ -271,11 +286,13 @@ class Matcher:
                 "NP505",
                 f"Other code stands between the norm (line {result.statement.lineno}) and the sum.",
             )
-        assert isinstance(result.statement, ast.Assign)
+        if not isinstance(result.statement, ast.Assign):
+            line = result.statement.lineno
+            raise Refused("NP505", f"Line {line} annotates the name of the norm's result.")
         name = result.statement.targets[0]
         assert isinstance(name, ast.Name)
         if len(result.statement.targets) > 1 or (
-            name.id != total and self._read(name.id, result.statement, loop, addend)
+            name.id != total and self._read(name.id, result.statement, loop, addend, or_in=False)
         ):
             raise Refused("NP505", f"The norm's own result, {name.id}, is read elsewhere too.")
         return result.statement
@@ -309,11 +326,11 @@ class Matcher:
 
         Raises Refused where the statement after the sum does not begin with a norm of it.
         """
-        if isinstance(end, ast.Return) and returned(end) & set(holders):
-            raise _leaves(end.lineno)
         values = [value for value, _ in expressions(end)]
         calls = [call for value in values for call in calls_in(value)]
         norms = [call for call in calls if self._is_norm(call.func) and reads_one_of(call, holders)]
+        if not norms and isinstance(end, ast.Return) and returned(end) & set(holders):
+            raise _leaves(end.lineno)
         if not norms and any(is_arithmetic(value, holders) for value in values):
             raise Refused("NP502", f"Line {end.lineno} changes the sum before a norm can take it.")
         if not norms:
@@ -341,10 +358,12 @@ class Matcher:
             for node in ast.walk(end)
         )
 
-    def _read(self, name: str, after: ast.stmt, loop: bool, exempt: ast.expr) -> bool:
-        """Whether ``name`` may be read in ``after`` or later (anywhere, in a loop).
+    def _read(
+        self, name: str, after: ast.stmt, loop: bool, exempt: ast.expr, *, or_in: bool
+    ) -> bool:
+        """Whether ``name`` may be needed later than ``after`` (anywhere, in a loop).
 
-        exempt: a place in which it is read and which goes.
+        exempt: a place in which it is read and which goes. or_in: ``after`` itself counts too.
         """
         nested = {
             id(inner)
@@ -352,13 +371,10 @@ class Matcher:
             if isinstance(node, Function | ast.Lambda) and node is not self.function
             for inner in ast.walk(node)
         }
-        return any(
-            isinstance(node, ast.Name)
-            and node.id == name
-            and isinstance(node.ctx, ast.Load)
-            and node is not exempt
-            and (loop or id(node) in nested or is_behind(node, after))
-            for node in ast.walk(self.function)
+        return leaves_by_name(self.function, name) or any(
+            node is not exempt
+            and (loop or id(node) in nested or is_behind(node, after, or_in=or_in))
+            for node in needed_names(self.function, name)
         )
 
 

@@ -23,15 +23,29 @@ def may_match(function: Function) -> bool:
     return adds and calls
 
 
-def is_behind(node: ast.Name, statement: ast.stmt) -> bool:
-    """Whether a name stands behind a statement, or in one that names a value anew and stays."""
+def is_behind(node: ast.Name, statement: ast.stmt, *, or_in: bool) -> bool:
+    """Whether a name stands behind a statement; or_in: in it counts too."""
     if any(inner is node for inner in ast.walk(statement)):
-        return not (
-            isinstance(statement, ast.Assign)
-            and isinstance(statement.value, ast.Call)
-            and node in statement.value.args
-        )
+        return or_in
     return (node.lineno, node.col_offset) > (statement.lineno, statement.col_offset)
+
+
+def needed_names(function: Function, name: str) -> Iterator[ast.Name]:
+    """Where a function needs that ``name`` has its value: reads, ``name += ...``, ``del name``."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            if node.target.id == name:
+                yield node.target
+        elif isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Store):
+            yield node
+
+
+def leaves_by_name(function: Function, name: str) -> bool:
+    """Whether ``name`` is a variable of the module or of a function around this one."""
+    return any(
+        isinstance(node, ast.Global | ast.Nonlocal) and name in node.names
+        for node in ast.walk(function)
+    )
 
 
 def name_of(statement: ast.stmt) -> str | None:

@@ -83,11 +83,13 @@ class Op(Generic[P, R]):
 
     native: Callable[P, R]
     name: str = ""
+    first: str = ""
     providers: dict[str, Provider[P, R]] = field(default_factory=dict)
     _tables: dict[torch.device, tuple[Provider[P, R], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.name = self.name or self.native.__name__
+        self.first = next(iter(inspect.signature(self.native).parameters))
         self.__doc__ = self.native.__doc__
         self.providers[NATIVE] = Provider(NATIVE, self.native)
         if self.name in OPS:
@@ -128,10 +130,14 @@ class Op(Generic[P, R]):
         self._tables.clear()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        x = args[0]
-        if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        x = args[0] if args else kwargs.get(self.first)
+        if (
+            torch.compiler.is_compiling()
+            or isinstance(x, FakeTensor)
+            or not isinstance(x, torch.Tensor)
+        ):
             return self.native(*args, **kwargs)
-        device = x.device  # type: ignore[attr-defined]  # every op's first argument is a tensor
+        device = x.device
         table = self._tables.get(device)
         if table is None:
             table = self._table(device)
@@ -143,7 +149,7 @@ class Op(Generic[P, R]):
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Choice:
         """What ``op(...)`` would run for these arguments, without running it."""
-        x = args[0]
+        x = args[0] if args else kwargs.get(self.first)
         assert isinstance(x, torch.Tensor)
         traced = torch.compiler.is_compiling() or isinstance(x, FakeTensor)
         skipped: list[tuple[str, str]] = []

@@ -8,7 +8,9 @@ can be read from the file, on a machine without the device.
 from __future__ import annotations
 
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,6 +31,8 @@ XPU_SCHEMAS: Mapping[str, str] = {
 """Ops of ``torch.ops._C``, as vllm-xpu-kernels 0.1.14.1 declares them."""
 
 _LIBRARY = "_C.abi3.so"
+# What zipfile raises for a damaged, an encrypted or an unknown kind of archive.
+_BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, UnicodeDecodeError)
 
 
 class UnreadableWheel(ValueError):
@@ -112,5 +116,5 @@ def _library(file: Path) -> bytes:
                     "vllm-xpu-kernels."
                 )
             return wheel.read(names[0])
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, *_BROKEN) as error:
         raise UnreadableWheel(f"{file} cannot be read: {error}") from error

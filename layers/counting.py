@@ -23,6 +23,8 @@ from normport.layers import plugin
 KERNEL = "kernel"
 """The reason's place where there is none: the guard let the kernel run."""
 
+_counting_until_exit = False
+
 Counts = Counter[tuple[str, str]]
 """(kind of layer, reason) -> calls."""
 
@@ -44,8 +46,13 @@ def counted() -> Iterator[Counts]:
 def count_until_exit(path: str) -> None:
     """Count from here on, and write ``path`` when the process ends: a JSON list of records.
 
-    ``{pid}`` in ``path`` becomes the process's number: an engine has several processes.
+    ``{pid}`` in ``path`` becomes the process's number: an engine has several processes. A second
+    call changes nothing.
     """
+    global _counting_until_exit
+    if _counting_until_exit:
+        return
+    _counting_until_exit = True
     stack = ExitStack()
     counts = stack.enter_context(counted())
 

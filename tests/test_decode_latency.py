@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from normport.tools.cli import run as command
 from normport.tools.decode_latency import Job, Latency, measure
 from normport.tools.decode_sources import server
 from normport.tools.errors import UserError
@@ -141,3 +142,35 @@ def test_a_server_that_refuses_is_one_sentence(completions: Server) -> None:
 def test_lengths_that_leave_nothing_are_refused(completions: Server) -> None:
     with pytest.raises(UserError, match="two of output"):
         run(completions, Job(20, 1))
+    with pytest.raises(UserError, match="at least one token id"):
+        run(completions, Job(20, 6, vocabulary=0))
+
+
+@pytest.mark.parametrize("event", ["[]", '"x"', '{"choices": [5]}', "[" * 100_000])
+def test_events_of_another_shape_are_one_sentence(
+    completions: Server, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    ask, _ = server(url(completions), None, 10.0)
+    monkeypatch.setattr(Handler, "do_POST", lambda self: self.answer(f"data: {event}\n\n".encode()))
+    with pytest.raises(UserError, match="does not stream as"):
+        list(ask([1], 2, 42))
+
+
+def test_an_address_that_is_none_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="is no address"):
+        server("http://\0", "tiny", 10.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--timeout", "inf"], "--timeout inf: give seconds"),
+        (["--timeout", "0"], "--timeout 0: give seconds"),
+        (["--out", "."], "is a folder"),
+    ],
+)
+def test_options_are_looked_at_before_anything_is_measured(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["decode-latency", "--base-url", "http://127.0.0.1:9", *arguments]) == 2
+    assert said in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,29 @@ def test_a_real_trace_of_the_profiler(tmp_path: Path) -> None:
     assert found.other == 1
     assert [step.norms for step in found.steps] == [2, 1]
     assert found.steps[0].kernels == 2 * found.steps[1].kernels > 8
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ts", 10**400),
+        ("ts", [1]),
+        ("dur", "long"),
+        ("dur", None),
+        ("cat", ["kernel"]),
+        ("args", "none"),
+        ("args", {"correlation": [1], "External id": {}}),
+        ("pid", [1]),
+        ("name", f"execute_context_0(0)_generation_{'9' * 5000}(1)"),
+    ],
+)
+def test_a_field_of_another_kind_counts_as_left_out(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    found = count(write(tmp_path, device_trace()))
+    odd = [{**event, field: value} for event in device_trace()[-3:]]
+    odd.append({**span("aten::add", "cpu_op", 1, 1), field: value})
+    assert len(count(write(tmp_path, [*device_trace(), *odd])).steps) == len(found.steps)
+    only = [{**event, field: value} for event in device_trace()]
+    with suppress(UserError):
+        count(write(tmp_path, only))

@@ -12,6 +12,9 @@ from normport.tools.errors import UserError
 from normport.tools.options import OutputFormat
 from normport.tools.terminal import note, say
 
+LONGEST_S = 86400.0
+"""The longest wait for a token that can be asked for."""
+
 
 def decode_latency_command(
     job: Job,
@@ -34,8 +37,12 @@ def decode_latency_command(
         raise UserError(f"--runner {runner}: vLLM's model runners are v1 and v2.")
     if base_url is None and model is None:
         raise UserError("Name a server with --base-url, or a model to load here with --model.")
+    if not 0 < timeout_s <= LONGEST_S:
+        raise UserError(f"--timeout {timeout_s:g}: give seconds, more than 0 and at most a day.")
     if out is not None and not out.parent.is_dir():
         raise UserError(f"{out.parent} is no folder: --out cannot write there.")
+    if out is not None and out.is_dir():
+        raise UserError(f"{out} is a folder: --out wants the name of a file.")
     if base_url is not None:
         ask, name = server(base_url, model, timeout_s)
         if runner is None:
@@ -45,22 +52,23 @@ def decode_latency_command(
         assert model is not None
         found = _here(job, model, runner, engine_args)
     text = json.dumps(found.to_json(), indent=2)
+    # Printed before it is written, so that a full disk does not cost the measurement.
+    if output_format is OutputFormat.json:
+        say(text)
+    else:
+        _table(found)
     if out is not None:
         try:
             out.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"{out} cannot be written: {error.strerror or error}.") from error
-    if output_format is OutputFormat.json:
-        say(text)
-    else:
-        _table(found)
     return 0
 
 
 def _here(job: Job, model: str, runner: str | None, engine_args: str | None) -> Latency:
     try:
         options = json.loads(engine_args) if engine_args else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"--engine-args is not JSON: {error}.") from error
     if not isinstance(options, dict):
         raise UserError('--engine-args is no JSON object, such as {"enforce_eager": true}.')

@@ -97,6 +97,8 @@ def measure(
             "Decoding is measured between the first and the last token: ask for at least one "
             "token of input, two of output and one seed."
         )
+    if job.vocabulary < 1:
+        raise UserError(f"--vocabulary {job.vocabulary}: prompts need at least one token id.")
     warm = []
     for number in range(job.warm_ups):
         progress(f"warm-up {number + 1} of {job.warm_ups}")

@@ -14,6 +14,8 @@ from normport.tools.decode_latency import Arrivals, Ask
 from normport.tools.errors import UserError
 
 V2 = "VLLM_USE_V2_MODEL_RUNNER"
+# What reading an answer raises that is no JSON, or JSON of another shape.
+_UNLIKE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def server(base_url: str, model: str | None, timeout_s: float) -> tuple[Ask, str]:
@@ -30,12 +32,15 @@ def server(base_url: str, model: str | None, timeout_s: float) -> tuple[Ask, str
             "normport's sources are), or name a model with --model."
         ) from error
     root = base_url.rstrip("/").removesuffix("/v1")
-    client = httpx.Client(base_url=root, timeout=httpx.Timeout(timeout_s, connect=10.0))
+    try:
+        client = httpx.Client(base_url=root, timeout=httpx.Timeout(timeout_s, connect=10.0))
+    except httpx.InvalidURL as error:
+        raise UserError(f"--base-url {base_url!r} is no address: {_brief(error)}.") from error
     if model is None:
         try:
             response = client.get("/v1/models").raise_for_status()
             model = str(response.json()["data"][0]["id"])
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, *_UNLIKE) as error:
             raise UserError(
                 f"{base_url} does not list its models ({_brief(error)}): check --base-url."
             ) from error
@@ -61,7 +66,7 @@ def server(base_url: str, model: str | None, timeout_s: float) -> tuple[Ask, str
                 yield from _stream(response.iter_lines())
         except httpx.HTTPError as error:
             raise UserError(f"{base_url} does not answer ({_brief(error)}).") from error
-        except (ValueError, LookupError, TypeError) as error:
+        except _UNLIKE as error:
             raise UserError(
                 f"{base_url} does not stream as an OpenAI-compatible server with usage does "
                 f"({_brief(error)})."

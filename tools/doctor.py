@@ -80,7 +80,13 @@ def _machine_report(dtype: str, custom_ops: list[str]) -> dict[str, Any]:
                 "doctor where vLLM runs, or compare a kernel wheel's schemas with --wheel FILE."
             ),
         }
-    return {"packages": packages, **_vllm_report(dtype, custom_ops)}
+    try:
+        return {"packages": packages, **_vllm_report(dtype, custom_ops)}
+    except ImportError as error:
+        raise UserError(
+            f"vLLM {packages['vllm'] or 'of an unknown version'} is here but lacks what doctor "
+            f"asks of it ({error}): repair it, or install one from 0.29 on."
+        ) from error
 
 
 def _vllm_report(dtype: str, custom_ops: list[str]) -> dict[str, Any]:
@@ -113,7 +119,7 @@ def _vllm_report(dtype: str, custom_ops: list[str]) -> dict[str, Any]:
     try:
         modes = diagnosis.diagnose(getattr(torch, dtype), custom_ops)
     except ValueError as error:
-        raise UserError(f"vLLM refuses this configuration: {_first_line(error)}") from error
+        raise UserError(f"vLLM refuses this configuration: {_sentence(error)}") from error
     return {
         "platform": platform or f"{current_platform.device_name or current_platform.device_type}",
         "simulated": diagnosis.simulated(),
@@ -124,9 +130,12 @@ def _vllm_report(dtype: str, custom_ops: list[str]) -> dict[str, Any]:
     }
 
 
-def _first_line(error: Exception) -> str:
+def _sentence(error: Exception) -> str:
+    """What an error of vLLM's says, without what pydantic puts around it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    told = [line for line in lines if not line.startswith("For further information visit")]
+    text = told[-1] if told else type(error).__name__
+    return text.partition(" [type=")[0].removeprefix("Value error, ")
 
 
 def _text(report: dict[str, Any]) -> str:

@@ -121,6 +121,12 @@ def plan_norm_add_norm(
                 text = _without_docstring(layer.decode())
                 cases = sandwich_cases(draft.before, draft.after, site.function, text)
                 draft.cases[number] = cases
+    for draft in converting:
+        for number, cases in draft.cases.items():
+            if not cases:
+                name = draft.sites[number].function
+                draft.refuse("NP505", f"{name} takes no argument with which it could be run.")
+                break
     results = _proven(converting, tree, settings)
     places = [
         _place(draft, n, results, settings) for draft in drafts for n in range(len(draft.sites))

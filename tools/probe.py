@@ -24,7 +24,13 @@ def probe_command(*, as_json: bool, out: Path | None) -> int:
         )
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
-    report = _probe()
+    try:
+        report = _probe()
+    except ImportError as error:
+        raise UserError(
+            f"vLLM is here but lacks what the probe asks of it ({error}): repair it, or install "
+            "one from 0.29 on."
+        ) from error
     text = json.dumps(report, indent=2) + "\n"
     if out is not None:
         try:

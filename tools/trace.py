@@ -16,13 +16,14 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from normport.tools.errors import UserError
 
-STEP = re.compile(r"execute_(?:\d+_)?context_(\d+)\([^()]*\)_generation_(\d+)\(")
+STEP = re.compile(r"execute_(?:\d+_)?context_(\d{1,18})\([^()]*\)_generation_(\d{1,18})\(")
 NORM = re.compile(r"norm|rsqrt", re.IGNORECASE)
 """What a norm's kernel, or the operator that launches it, has in its name: a chain of PyTorch
 operators has one ``rsqrt`` for each norm, and Inductor names its kernels after what they fuse."""
@@ -86,7 +87,7 @@ def count(file: Path) -> Counts:
     """
     events = _events(file)
     ranges = sorted(
-        (_start(event), _start(event) + float(event.get("dur", 0)), *map(int, found.groups()))
+        (_start(event), _end(event), *map(int, found.groups()))
         for event in events
         if event.get("ph") == "X"
         and event.get("cat") in _RANGES
@@ -146,14 +147,36 @@ def _events(file: Path) -> list[dict[str, Any]]:
     events = found.get("traceEvents") if isinstance(found, dict) else found
     if not isinstance(events, list):
         raise UserError(f"{file} has no traceEvents: name a trace of torch.profiler or unitrace.")
-    return [event for event in events if isinstance(event, dict) and "ts" in event]
+    return [_plain(event) for event in events if isinstance(event, dict) and "ts" in event]
+
+
+def _plain(event: dict[str, Any]) -> dict[str, Any]:
+    """An event whose fields are what the format has there, or left out."""
+    arguments = event.get("args")
+    kept = {name: value for name, value in event.items() if not isinstance(value, dict | list)}
+    if isinstance(arguments, dict):
+        kept["args"] = {
+            name: value for name, value in arguments.items() if not isinstance(value, dict | list)
+        }
+    else:
+        kept.pop("args", None)
+    return kept
 
 
 def _start(event: Mapping[str, Any]) -> float:
+    return _number(event.get("ts"), float("-inf"))
+
+
+def _end(event: Mapping[str, Any]) -> float:
+    return _start(event) + _number(event.get("dur"), 0.0)
+
+
+def _number(value: Any, otherwise: float) -> float:
     try:
-        return float(event["ts"])
-    except (TypeError, ValueError):
-        return float("-inf")
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
+    return otherwise if isnan(found) else found
 
 
 def _placed(
@@ -168,7 +191,7 @@ def _placed(
     for event in events:
         arguments = event.get("args") or {}
         category = str(event.get("cat"))
-        if category in _KERNELS or not isinstance(arguments, dict):
+        if category in _KERNELS:
             continue
         if "runtime" in category or "driver" in category:
             launches[arguments.get("correlation")] = _start(event)
@@ -197,7 +220,7 @@ def _leaves(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, str, bool]
         name = str(event.get("name", ""))
         if event.get("ph") == "X" and event.get("cat") == "cpu_op" and not STEP.match(name):
             start = _start(event)
-            entry = (start, start + float(event.get("dur", 0)), name)
+            entry = (start, _end(event), name)
             by_thread.setdefault((event.get("pid"), event.get("tid")), []).append(entry)
     leaves = []
     for found in by_thread.values():

@@ -26,7 +26,7 @@ from normport.kernels.rms_norm import rms_norm
 MAX_SIZE = 16384
 """Elements of the longest row that one program keeps in registers (64 KiB of float32)."""
 
-MAX_TOKENS = 2**31 - 1
+MAX_PROGRAMS = 2**31 - 1
 """Programs along the first axis of a grid; CUDA's limit, the smallest of the backends'."""
 
 MAX_HEADS = 65535
@@ -73,6 +73,8 @@ def _why_not(x: Tensor) -> str | None:
         return reason
     if x.shape[-1] > MAX_SIZE:
         return Reason.SIZE
+    if x.numel() > MAX_PROGRAMS * x.shape[-1]:
+        return Reason.ROWS
     return None if x.device.type == _device_type() else Reason.OTHER_PLATFORM
 
 
@@ -200,7 +202,7 @@ def _qk_norm_guard(
     )
     if reason is not None:
         return reason
-    if q.shape[0] > MAX_TOKENS or q.shape[1] + k.shape[1] > MAX_HEADS:
+    if q.shape[1] + k.shape[1] > MAX_HEADS:
         return Reason.ROWS
     if q.shape[-1] > 1 and (q.stride(-1) != 1 or k.stride(-1) != 1):
         return Reason.LAYOUT

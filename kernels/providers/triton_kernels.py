@@ -168,7 +168,8 @@ def _qk_norm(
     block: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    # 64 bits: where heads come first, the stride of a head grows with the tokens.
+    head = tl.program_id(1).to(tl.int64)
     if head < q_heads:
         _head_norm(
             q + token * q_token + head * q_head,

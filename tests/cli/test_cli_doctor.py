@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -70,3 +73,50 @@ def test_errors_are_one_sentence(
     assert said in told
     assert told.startswith("error: ")
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("where", ["data", "flag", "method"])
+def test_a_damaged_wheel_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    wheel = tmp_path / "kernels.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("_C.abi3.so", b"rms_norm" * 100)
+    content = bytearray(wheel.read_bytes())
+    central = content.index(b"PK\x01\x02")
+    if where == "data":
+        content[30 + len("_C.abi3.so")] = 0xFF
+    elif where == "flag":  # encrypted
+        content[6] |= 1
+        content[central + 8] |= 1
+    else:  # a compression that does not exist
+        content[8] = content[central + 10] = 99
+    wheel.write_bytes(content)
+    assert run(["doctor", "--wheel", str(wheel)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {wheel} cannot be read: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["doctor", "probe"])
+def test_a_vllm_that_cannot_be_imported_is_one_sentence(tmp_path: Path, command: str) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("raise ImportError('no libcuda')\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "from normport.tools.cli import main; main()", command],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "(no libcuda)" in done.stderr
+
+
+def test_what_pydantic_says_around_an_error_is_left_out() -> None:
+    error = ValueError(
+        "1 validation error for VllmConfig\n  Value error, Wrong op [type=value_error, "
+        "input_value={}]\n    For further information visit https://errors.pydantic.dev/"
+    )
+    assert doctor._sentence(error) == "Wrong op"

@@ -57,6 +57,14 @@ def test_the_first_provider_that_takes_the_call_runs(double: Op[..., Tensor]) ->
     assert ran == ["first", "second"]
 
 
+def test_the_first_argument_may_be_named(double: Op[..., Tensor]) -> None:
+    assert torch.equal(double(x=torch.ones(2, 2)), torch.full((2, 2), 2.0))
+    assert double.choose(times=2, x=torch.ones(2, 2)).provider == "first"
+    assert ran == ["first"]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        double(times=2)
+
+
 def test_choose_says_what_would_run_and_why_others_would_not(double: Op[..., Tensor]) -> None:
     broken = ("broken", Reason.NOT_INSTALLED)
     assert double.choose(torch.ones(2, 2)) == Choice("first", (broken,))

@@ -108,6 +108,14 @@ def many_heads() -> None:
     check(qk_norm, draw(83, 4, 128), draw(83, 1, 128), None, None, 1e-5)
 
 
+def heads_far_apart() -> None:
+    """Heads first, many tokens behind: the third head is 2**31 elements away. Only pages that are
+    written take memory."""
+    far = torch.empty(2**31 + 8, dtype=torch.float16).as_strided((1, 3, 8), (8, 2**30, 1))
+    far.copy_(draw(1, 3, 8))
+    check(qk_norm, far, draw(1, 1, 8, dtype=torch.float16), None, None, 1e-5)
+
+
 def refusals() -> None:
     x, cube = draw(2, 64), draw(2, 3, 64)
     for op, args, reason in (
@@ -118,6 +126,7 @@ def refusals() -> None:
         (rms_norm, (draw(64, 2).t(), None, 1e-6), "LAYOUT"),
         (rms_norm, (x, None, 1e-6, 65), "VARIANCE_SIZE"),
         (rms_norm, (x, draw(65), 1e-6), "WEIGHT_SHAPE"),
+        (rms_norm, (draw(1, 1).expand(2**31, 1), None, 1e-6), "ROWS"),
         (norm_add_norm, (x, x[:1], None, None, 1e-6, 1e-6), "RESIDUAL"),
         (norm_add_norm, (x, draw(64, 2).t(), None, None, 1e-6, 1e-6), "LAYOUT"),
         (qk_norm, (x, cube, None, None, 1e-6), "RANK"),
@@ -138,6 +147,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield f"norm_add_norm {name}", lambda dtype=dtype: sandwiches(dtype)  # type: ignore[misc]
         yield f"qk_norm {name}", lambda dtype=dtype: heads(dtype)  # type: ignore[misc]
     yield "strided", strided
+    yield "heads far apart", heads_far_apart
     yield "refusals", refusals
     yield "83 x 6656 weightless", lambda: many_rows(False, False)
     yield "83 x 6656 scale", lambda: many_rows(True, False)
