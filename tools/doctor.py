@@ -17,7 +17,8 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 
 def doctor_command(*, as_json: bool, dtype: str, custom_ops: list[str], wheel: Path | None) -> int:
-    """Print the report and return 0: it tells, it does not judge.
+    """Print the report and return 0: it tells, it does not judge. With a wheel 1, where a kernel of
+    it would not be called.
 
     UserError: a wheel that cannot be read, a dtype that no kernel has, or a vLLM that is broken.
     """
@@ -28,7 +29,8 @@ def doctor_command(*, as_json: bool, dtype: str, custom_ops: list[str], wheel: P
         write_text(json.dumps({"schema": 1, **report}, indent=2) + "\n")
     else:
         write_text(_text(report))
-    return 0
+    kernels = report["kernels"].values() if wheel else ()
+    return int(any(kernel["not_called_because"] for kernel in kernels))
 
 
 def _installed(*names: str) -> str | None:

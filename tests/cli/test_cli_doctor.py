@@ -51,7 +51,7 @@ def test_wheel_of_another_schema_is_named(
     other = {**XPU_SCHEMAS, "rms_norm": "(Tensor! result, Tensor input) -> ()"}
     del other["gemma_rms_norm"]
     wheel = write_wheel(tmp_path / "kernels.whl", other)
-    assert run(["doctor", "--wheel", str(wheel), "--output-format", "json"]) == 0
+    assert run(["doctor", "--wheel", str(wheel), "--output-format", "json"]) == 1
     kernels = json.loads(capsys.readouterr().out)["kernels"]
     assert kernels["fused_add_rms_norm"]["not_called_because"] is None
     assert "another schema" in kernels["rms_norm"]["not_called_because"]
