@@ -332,6 +332,12 @@ def test_a_third_arm_that_does_not_run(measure: Command, folder: Path) -> None:
     assert len(results(folder)) == 4
 
 
+def _heed_signals() -> None:
+    """A shell in the background, or nohup, has some of them ignored, and a child inherits that."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("number", "status", "said"),
     [
@@ -356,8 +362,8 @@ def test_children_end_with_it(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # a shell that ignores the interrupt is not inherited from
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        start_new_session=True,
+        preexec_fn=_heed_signals,
     ) as child:
         try:
             assert child.stderr is not None
@@ -367,8 +373,8 @@ def test_children_end_with_it(
             else:
                 pytest.fail("it ended before it measured")
             child.send_signal(number)
-            rest = child.stderr.read()
-            assert child.wait(60) == status
+            _, rest = child.communicate(timeout=60)
+            assert child.returncode == status
         finally:
             child.kill()
     assert said in rest
