@@ -77,7 +77,7 @@ def change(folder: Path, metric: str = "output_throughput_tok_s") -> Any:
 
 def test_one_run_each_claims_nothing(report: Command, folder: Path) -> None:
     arms(folder, [100.0], [150.0])
-    assert "no claim for 1 cells" in report().out
+    assert "no claim for 1 cell." in report().out
     (cell,) = written(folder)["cells"]
     assert (cell["n"], cell["claim"]) == ("1", "no claim: n = 1")
     assert change(folder)["change_percent"] == 50

@@ -16,7 +16,7 @@ from normport.tools.manifest import load
 WIDE = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 844}
 MANIFEST = load(COMMITTED)
-LEFT = MANIFEST.evidence["left"]
+LEFT = [*MANIFEST.evidence["left"], *MANIFEST.evidence["norm-add-norm: left"]]
 APART = sum(site["code"].startswith("NP4") for site in LEFT)
 SITES = sum(len(entry.evidence or ()) for entry in (*MANIFEST.patches, *MANIFEST.optional))
 ITEMS = len(MANIFEST.patches) + len(MANIFEST.optional) + SITES + len(LEFT)
