@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -61,3 +62,10 @@ class SimulatedXpuEngine(CpuPlatform):
         compilation.mode, compilation.ir_enable_torch_wrap = mode, wrap
         # Without a list of sizes no shape would be compiled for.
         compilation.compile_sizes = compilation.compile_sizes or []
+        # A patched XPUPlatform ends so; its own function is not run, since it is the device's.
+        if "place_norm_providers(vllm_config)" in inspect.getsource(
+            XPUPlatform.check_and_update_config
+        ):
+            from vllm.kernels.xpu_norm_providers import place_norm_providers
+
+            place_norm_providers(vllm_config)
