@@ -33,6 +33,8 @@ class ModuleInfo:
     families: dict[ast.AST, set[ast.AST]] = field(default_factory=dict)
     """Each class that was asked for, with its relatives in the file; see ``uses.family``."""
 
+    _shadowed: dict[str, set[ast.AST]] = field(default_factory=dict)
+
     @cached_property
     def _index(self) -> tuple[dict[ast.AST, ast.AST], Kinds]:
         return index(self.tree)
@@ -190,14 +192,16 @@ class ModuleInfo:
     def _beside_shadows(self, node: ast.Name) -> str | None:
         """What an imported name stands for that functions elsewhere have for something else, as
         ``F`` in ``B, F = x.shape``."""
-        full = self._imported.get(node.id, set())
-        if len(full) != 1 or node.id not in self.bindings or node not in self.parents:
+        full = self.ever_imported(node.id)
+        if full is None or node.id not in self.bindings or node not in self.parents:
             return None
-        shadows = self._shadows(node.id)
+        if node.id not in self._shadowed:
+            self._shadowed[node.id] = self._shadows(node.id)
+        shadows = self._shadowed[node.id]
         outer: ast.AST | None = node
         while outer is not None and outer not in shadows:
             outer = self.parents.get(outer)
-        return next(iter(full)) if outer is None else None
+        return full if outer is None else None
 
     def _shadows(self, name: str) -> set[ast.AST]:
         """The functions that bind a name, or the module where the file itself does."""
