@@ -32,29 +32,34 @@ from normport.codemods.subclasses import inherited
 from normport.codemods.torch_norms import TorchNorms
 
 _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "GemmaRMSNorm"}
-# RMS normalisation takes a root of a mean, or calls a function that does. Other files are not
-# parsed: parsing is nearly all that a scan costs.
+# RMS normalisation takes a root of a mean, or calls something whose name says that it does. Other
+# files are not parsed: parsing is nearly all that a scan costs.
 _ROOT_HINT = Hint(
     {
         "sqrt": "",
         ".5": r"\*\*\s*\(?\s*-?\s*\(?\s*0?\.5|-\s*0?\.5",
         "**": r"\*\*\s*\(?\s*-?\s*\(?\s*1(?:\.0?)?\s*/\s*2",
         "pow": r"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5",
-        "rms": r"rms_?norm\s*\(",
-        ".RMSNorm": r"\.RMSNorm(?<=\w\.RMSNorm)\b",
-        "torch.nn": r"torch\.nn[\w.]*\s+import\b",  # over how many lines is not looked at
     }
 )
 _MEAN_HINT = Hint(
     {
         "mean": r"mean(?<=\bmean)\s*\(",
         "sum": r"sum(?<=\bsum)\s*\(",
-        "rms": r"rms_?norm\s*\(",
         "rsqrt": "",
-        "RMSNorm": "",
-        "rms_norm as": "",
     }
 )
+_NAMED_HINT = Hint(
+    {
+        "rms": r"rms_?norm\s*\(",
+        "rms_norm as": "",
+        ".RMSNorm": r"\.RMSNorm(?<=\w\.RMSNorm)\b",
+    }
+)
+_FROM_TORCH_HINT = Hint(
+    {"torch.nn": r"torch\.nn[\w.]*\s+import\b"}  # over how many lines is not looked at
+)
+_LAYER_HINT = Hint({"RMSNorm": ""})
 # A standard layer is imported by its name, or reached through its module.
 _SPELLED = (LAYERNORM.encode(), b"layernorm.RMSNorm", b"layernorm.GemmaRMSNorm")
 _TORCH_HINT = Hint(
@@ -191,7 +196,11 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
 
 
 def _takes_root_of_mean(text: str | bytes) -> bool:
-    return _ROOT_HINT.found_in(text) and _MEAN_HINT.found_in(text)
+    return (
+        _NAMED_HINT.found_in(text)
+        or (_ROOT_HINT.found_in(text) and _MEAN_HINT.found_in(text))
+        or (_LAYER_HINT.found_in(text) and _FROM_TORCH_HINT.found_in(text))
+    )
 
 
 def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:

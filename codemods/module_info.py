@@ -74,12 +74,18 @@ class ModuleInfo:
         A name that is bound once means the same thing wherever it is read.
         """
         found: dict[str, int] = {}
-        for node in self.each(*BINDERS):
+        for node in self._binders:
             # What a class's body binds is an attribute, reached through a dot only.
-            if (names := bound_names(node)) and not self._in_class_body(node):
-                for name in names:
+            if not self._in_class_body(node):
+                for name in bound_names(node):
                     found[name] = found.get(name, 0) + 1
         return found
+
+    @cached_property
+    def _binders(self) -> list[ast.AST]:
+        """The nodes that may bind a name; most names are only read, and left out."""
+        names = [node for node in self.each(ast.Name) if node.ctx.__class__ is not ast.Load]
+        return [*names, *self.each(*(kind for kind in BINDERS if kind is not ast.Name))]
 
     def _in_class_body(self, node: ast.AST) -> bool:
         """Whether the innermost function, class or module around ``node`` is a class."""
@@ -157,9 +163,10 @@ class ModuleInfo:
 
     def enclosing(self, node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
         """The innermost node of one of ``kinds`` that contains ``node``."""
-        current = self.parents.get(node)
+        above = self.parents.get
+        current = above(node)
         while current is not None and not isinstance(current, kinds):
-            current = self.parents.get(current)
+            current = above(current)
         return current
 
     @cached_property
@@ -206,7 +213,7 @@ class ModuleInfo:
     def _shadows(self, name: str) -> set[ast.AST]:
         """The functions that bind a name, or the module where the file itself does."""
         found: set[ast.AST] = set()
-        for node in self.each(*BINDERS):
+        for node in self._binders:
             if name in bound_names(node) and not self._in_class_body(node):
                 shared = isinstance(node, ast.Global | ast.Nonlocal)
                 where = None if shared else self.enclosing(node, *SCOPES)

@@ -28,6 +28,7 @@ _PLAIN = frozenset(
     )
 )
 _LEAVES = (ast.Constant, ast.Name, ast.Pass, ast.Break, ast.Continue, ast.alias)
+_LEAF_KINDS = frozenset(_LEAVES)
 
 _spelled: WeakKeyDictionary[ast.AST, str] = WeakKeyDictionary()
 _fields: dict[type[ast.AST], tuple[str, ...]] = dict.fromkeys(_LEAVES, ())
@@ -102,7 +103,7 @@ def index(tree: ast.AST, *, breadth_first: bool = False) -> tuple[dict[ast.AST, 
     kinds: Kinds = defaultdict(list)
     queue = deque([tree])
     take = queue.popleft if breadth_first else queue.pop
-    put, fields, tree_node = queue.append, _fields, ast.AST
+    put, fields, tree_node, leaves = queue.append, _fields, ast.AST, _LEAF_KINDS
     while queue:
         node = take()
         kind = node.__class__
@@ -112,12 +113,16 @@ def index(tree: ast.AST, *, breadth_first: bool = False) -> tuple[dict[ast.AST, 
                 for item in value:
                     if isinstance(item, tree_node):
                         parents[item] = node
-                        kinds[item.__class__].append(item)
-                        put(item)
+                        kind = item.__class__
+                        kinds[kind].append(item)
+                        if kind not in leaves:
+                            put(item)
             elif isinstance(value, tree_node):
                 parents[value] = node
-                kinds[value.__class__].append(value)
-                put(value)
+                kind = value.__class__
+                kinds[kind].append(value)
+                if kind not in leaves:
+                    put(value)
     return parents, kinds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,6 +74,22 @@ class Use:
     span: Span
 
 
+class _Wrapper(MetadataWrapper):
+    """LibCST visits the whole tree for the providers that share a visit, even where there are none:
+    that takes longer than finding the positions."""
+
+    def visit_batched(
+        self,
+        visitors: Iterable[cst.BatchableCSTVisitor],
+        before_visit: Callable[[cst.CSTNode], None] | None = None,
+        after_leave: Callable[[cst.CSTNode], None] | None = None,
+    ) -> cst.CSTNode:
+        visitors = list(visitors)
+        if not visitors:
+            return self.module
+        return super().visit_batched(visitors, before_visit, after_leave)
+
+
 class Parsed:
     """Everything the editor asks about one file. RefusedEdit where LibCST cannot read it."""
 
@@ -87,7 +103,7 @@ class Parsed:
                 f"line {error.raw_line}, column {error.raw_column + 1}: "
                 "LibCST cannot parse the file from here on."
             ) from error
-        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+        wrapper = _Wrapper(self.module, unsafe_skip_copy=True)
         self.positions: Mapping[cst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)
         self.top = [self._top_level(node) for node in self.module.body]
         self._check_positions()

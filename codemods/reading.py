@@ -59,7 +59,8 @@ class NormReader:
                 for a, node in pairs
                 if (value := default(self.home, node)) != Const(None)
             }
-        return self.read(unknown) or self.read(defaults)
+        found = self.read(unknown)
+        return found or (self.read(defaults) if defaults != unknown else None)
 
     def read(
         self,
