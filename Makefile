@@ -9,6 +9,10 @@
 #
 # PYTHON names another interpreter; PIP_ARGS goes to pip install, e.g. for another index.
 
+# Many containers set it. Without compiled modules every start of the command takes twice as long,
+# and so does every start of the engine, of which the tests need dozens.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 PIP_ARGS ?=
 RELEASE ?= 0.29.0

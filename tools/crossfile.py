@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normport.codemods.analyze import decode
+from normport.codemods.nodes import walk
 from normport.tools.outside import has_word
 
 # What the top of a model file does without anybody noticing whether it was imported.
@@ -88,7 +89,7 @@ def _importer(definition: Definition, path: Path, data: bytes, name: str) -> Imp
         raise NotFollowedError(f"{name} names it and does not parse")
     local: str | None = None
     mine: ast.ImportFrom | None = None
-    for node in ast.walk(module):
+    for node in walk(module):
         if not isinstance(node, ast.ImportFrom):
             continue
         taken = [alias for alias in node.names if alias.name in (definition.name, "*")]
@@ -103,7 +104,7 @@ def _importer(definition: Definition, path: Path, data: bytes, name: str) -> Imp
     _check_other_uses(module, definition, name, local)
     if mine is None or local is None:
         return None
-    if not any(isinstance(n, ast.Call) and _is_name(n.func, local) for n in ast.walk(module)):
+    if not any(isinstance(n, ast.Call) and _is_name(n.func, local) for n in walk(module)):
         raise NotFollowedError(f"{name} imports it and does not construct it")
     if len(mine.names) == 1 and not _is_quiet(definition):
         why = f"the import in line {mine.lineno} of {name} would go, and may have an effect"
@@ -116,12 +117,12 @@ def _check_other_uses(
 ) -> None:
     """Raises NotFollowedError for what may reach the class by another way than its import."""
     modules = _bound_to(module, definition.stem)
-    left_out = {id(n.value) for n in ast.walk(module) if isinstance(n, ast.Expr)}
+    left_out = {id(n.value) for n in walk(module) if isinstance(n, ast.Expr)}
     if local is not None:
         left_out |= {id(n) for n in _annotated(module)}
     strings = [
         (node.lineno, set(re.findall(r"\w+", node.value)))
-        for node in ast.walk(module)
+        for node in walk(module)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and id(node) not in left_out
@@ -130,7 +131,7 @@ def _check_other_uses(
     for line, words in strings:
         if reached and words & {definition.name, local or definition.name}:
             raise NotFollowedError(f"a string in line {line} of {name} names it")
-    for node in ast.walk(module):
+    for node in walk(module):
         if not isinstance(node, ast.Attribute) or node.attr != definition.name:
             continue
         if local is not None or _root(node) in modules or _root(node) is None:
@@ -154,7 +155,7 @@ def _check_not_passed_on(
 def _taken_in(module: ast.Module | None, stem: str, name: str) -> int | None:
     """The line in which a file takes ``name`` from a module whose name ends in ``stem``."""
     modules = _bound_to(module, stem) if module is not None else set()
-    for node in ast.walk(module) if module is not None else ():
+    for node in walk(module) if module is not None else ():
         match node:
             case ast.ImportFrom(module=source) if (source or "").split(".")[-1] == stem:
                 if {alias.name for alias in node.names} & {name, "*"}:
@@ -199,7 +200,7 @@ def _is_quiet(definition: Definition) -> bool:
                 if {_last(d) for d in decorators} <= _QUIET_DECORATORS:
                     continue
             case ast.Assign(value=value) | ast.AnnAssign(value=value):
-                calls = [n for n in ast.walk(value or node) if isinstance(n, ast.Call)]
+                calls = [n for n in walk(value or node) if isinstance(n, ast.Call)]
                 if all(_last(call) in _QUIET_CALLS for call in calls):
                     continue
             case ast.If(test=test) if _last(test) == "TYPE_CHECKING":
@@ -228,7 +229,7 @@ def _root(node: ast.Attribute) -> str | None:
 def _bound_to(module: ast.Module, stem: str) -> set[str]:
     """Names that imports bind to something that goes through a module of the name ``stem``."""
     found: set[str] = set()
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.Import | ast.ImportFrom):
             source = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
@@ -238,14 +239,14 @@ def _bound_to(module: ast.Module, stem: str) -> set[str]:
 
 
 def _annotated(module: ast.Module) -> Iterator[ast.AST]:
-    for node in ast.walk(module):
+    for node in walk(module):
         root: ast.expr | None = None
         if isinstance(node, ast.AnnAssign | ast.arg):
             root = node.annotation
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             root = node.returns
         if root is not None:
-            yield from ast.walk(root)
+            yield from walk(root)
 
 
 def _parse(data: bytes) -> ast.Module | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from normport.codemods import hints
 from normport.codemods.analyze import decode
 from normport.codemods.model import Site
-from normport.codemods.nodes import index
+from normport.codemods.nodes import index, walk
 from normport.tools.foreign import OtherFile, Reading
 from normport.tools.parallel import Workers
 
@@ -87,7 +87,7 @@ def _holders(nodes: Iterable[ast.AST], owners: Collection[str]) -> frozenset[tup
     naming: dict[str, set[str]] = {}
     for node in nodes if owners else ():
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            named = {part.id for part in walk(node) if isinstance(part, ast.Name)}
             for name in named - {node.name}:
                 naming.setdefault(name, set()).add(node.name)
     found: set[tuple[str, str]] = set()
