@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from normport.codemods.checks import Refused, check_dtypes, is_shape
 from normport.codemods.class_uses import class_uses
 from normport.codemods.construction import check_arguments
+from normport.codemods.epsilon import tensor_epsilon
 from normport.codemods.forms import input_forms
 from normport.codemods.model import Computes, Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
@@ -173,6 +174,9 @@ class TorchNorms:
         if self._may_be_none(arguments.given.get("eps"), bound):
             why = "its eps may be None, which RMSNorm does not take; write the number"
             raise Refused("NP232", why, computes)
+        tensor = tensor_epsilon(self.module, call, computes.eps or "None")
+        if tensor is not None:
+            raise Refused("NP232", tensor, computes)
         line = self._checked_line()
         if line is not None:
             raise Refused("NP211", f"its type is checked in line {line}", computes)
