@@ -15,7 +15,7 @@ from io import BytesIO
 from normport.codemods.class_uses import class_uses
 from normport.codemods.classes import ClassReader
 from normport.codemods.elsewhere import Elsewhere
-from normport.codemods.hints import Hint
+from normport.codemods.hints import FUNCTION_VALUES, MEANS, Hint
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.planning import (
@@ -37,10 +37,12 @@ _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "Ge
 _ROOT_HINT = Hint(
     {
         "sqrt": "",
-        ".5": r"\*\*\s*\(?\s*-?\s*\(?\s*0?\.5|-\s*0?\.5",
+        ".5": r"\*\*\s*\(?\s*-?\s*\(?\s*0*\.5|-\s*0*\.5",
+        "5e-1": "",
         "**": r"\*\*\s*\(?\s*-?\s*\(?\s*1(?:\.0?)?\s*/\s*2",
         "pow": r"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5",
         "rms": r"rms_?norm\s*\(",
+        **FUNCTION_VALUES,
         ".RMSNorm": r"\.RMSNorm(?<=\w\.RMSNorm)\b",
         "torch.nn": r"torch\.nn[\w.]*\s+import\b",  # over how many lines is not looked at
     }
@@ -53,6 +55,8 @@ _MEAN_HINT = Hint(
         "rsqrt": "",
         "RMSNorm": "",
         "rms_norm as": "",
+        **FUNCTION_VALUES,
+        **MEANS,
     }
 )
 # A standard layer is imported by its name, or reached through its module.
@@ -63,6 +67,7 @@ _TORCH_HINT = Hint(
         ".rms_norm": r"\.rms_norm\b",
         "from torch": r"from torch import (\([^)]*|[^\n]*)\brms_norm\b",
         "torch.nn": r"torch\.nn[\w.]*\s+import\b",
+        **FUNCTION_VALUES,
     }
 )
 _WORD = re.compile(r"\w+")
@@ -198,7 +203,7 @@ def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
     """Whether the class, with the functions of the file that it names, takes a root of a mean."""
     if not any(isinstance(s, ast.FunctionDef) and s.name == "forward" for s in node.body):
         return False
-    text = module.segment(node)
+    text = module.respelled(module.segment(node))
     if _takes_root_of_mean(text):
         return True
     pending = set(module.functions) & set(_WORD.findall(text))
@@ -206,7 +211,7 @@ def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
     while pending:
         name = pending.pop()
         seen.add(name)
-        body = module.segment(module.functions[name])
+        body = module.respelled(module.segment(module.functions[name]))
         text += body
         pending |= (set(module.functions) & set(_WORD.findall(body))) - seen
     return _takes_root_of_mean(text)

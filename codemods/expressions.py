@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import spelled
+from normport.codemods.nodes import dotted, spelled
 from normport.codemods.tensor_calls import call_module, call_tensor, promote
 from normport.codemods.values import (
     Const,
@@ -169,7 +169,8 @@ class Expressions:
             owner = self._eval(node.func.value, env)
             if isinstance(owner, Tensor):
                 return call_tensor(owner, node.func.attr, arguments, keywords)
-        function = self._eval(node.func, env)
+        called = dotted(node.func) if isinstance(node.func, ast.Call) else node.func
+        function = self._eval(called, env)
         if isinstance(function, Function) and not spread:
             return self._call_function(function, arguments, keywords)
         name = function.name if isinstance(function, Module) else spelled(node.func)

@@ -5,6 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+FUNCTION_VALUES = {
+    "F.rms_norm": "",
+    "functional.rms_norm": "",
+    "'rms_norm')(": "",
+    '"rms_norm")(': "",
+}
+"""torch's function where it is not called by its name, for a ``Hint``."""
+
+LENGTHS = {
+    "vector_norm": "",
+    "linalg.norm": "",
+    "torch.norm(": "",
+    ".norm(": r"\.norm\(\s*(?:2\b|[^)\n]*\b(?:dim|p)\s*=)",
+    "F.normalize": "",
+    "functional.normalize": "",
+    "import normalize": "",
+}
+"""How the length of a vector is written, likewise."""
+
+MEANS = {"nanmean": "", "nansum": "", "einsum(": "", "vecdot": "", **LENGTHS}
+"""How a mean of squares is written without mean or sum, likewise."""
+
 
 class Hint:
     """Whether a text holds one of several patterns.

@@ -70,6 +70,8 @@ def call_tensor(
         return owner
     if name in _RESHAPES:
         return Op(owner.dtype, "reshape", (owner,), name)
+    if name == "pow" and not arguments and set(keywords) == {"exponent"}:
+        arguments = [keywords["exponent"]]
     if name in ("pow", "square"):
         if name == "square" or arguments == [Const(2)] or arguments == [Const(2.0)]:
             return Op(owner.dtype, "square", (owner,))
