@@ -15,7 +15,7 @@ from io import BytesIO
 from normport.codemods.class_uses import class_uses
 from normport.codemods.classes import ClassReader
 from normport.codemods.elsewhere import Elsewhere
-from normport.codemods.hints import FUNCTION_VALUES, MEANS, Hint
+from normport.codemods.hints import MEANS, RMS_NORM, Hint
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.planning import (
@@ -38,24 +38,19 @@ _ROOT_HINT = Hint(
     {
         "sqrt": "",
         ".5": r"\*\*\s*\(?\s*-?\s*\(?\s*0*\.5|-\s*0*\.5",
-        "5e-1": "",
-        "**": r"\*\*\s*\(?\s*-?\s*\(?\s*1(?:\.0?)?\s*/\s*2",
+        "**": r"\*\*\s*\(?\s*-?\s*\(?\s*(?:1(?:\.0?)?\s*/\s*2|5e-1)",
         "pow": r"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5",
-        "rms": r"rms_?norm\s*\(",
-        **FUNCTION_VALUES,
+        "rms": RMS_NORM,
         ".RMSNorm": r"\.RMSNorm(?<=\w\.RMSNorm)\b",
         "torch.nn": r"torch\.nn[\w.]*\s+import\b",  # over how many lines is not looked at
     }
 )
 _MEAN_HINT = Hint(
     {
-        "mean": r"mean(?<=\bmean)\s*\(",
-        "sum": r"sum(?<=\bsum)\s*\(",
-        "rms": r"rms_?norm\s*\(",
+        **{part: MEANS[part] for part in ("mean", "sum", "rms")},
         "rsqrt": "",
         "RMSNorm": "",
         "rms_norm as": "",
-        **FUNCTION_VALUES,
         **MEANS,
     }
 )
@@ -67,7 +62,7 @@ _TORCH_HINT = Hint(
         ".rms_norm": r"\.rms_norm\b",
         "from torch": r"from torch import (\([^)]*|[^\n]*)\brms_norm\b",
         "torch.nn": r"torch\.nn[\w.]*\s+import\b",
-        **FUNCTION_VALUES,
+        "getattr": r"getattr\([^\n]*\brms_norm['\"]\)",
     }
 )
 _WORD = re.compile(r"\w+")

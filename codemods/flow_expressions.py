@@ -357,9 +357,8 @@ class FlowExpressions:
 def _quotient(operator: ast.operator, left: Const, right: Const) -> Const:
     """``1 / 2`` as an exponent; no other number is asked for."""
     over, under = left.value, right.value
-    if isinstance(operator, ast.Div) and isinstance(over, int | float):
-        if isinstance(under, int | float) and over in (1, -1) and under == 2:
-            return Const(over / under)
+    if isinstance(operator, ast.Div) and isinstance(over, int | float) and under == 2:
+        return Const(over / 2) if over in (1, -1) else Const(None)
     return Const(None)
 
 

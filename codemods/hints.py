@@ -5,27 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-FUNCTION_VALUES = {
-    "F.rms_norm": "",
-    "functional.rms_norm": "",
-    "'rms_norm')(": "",
-    '"rms_norm")(': "",
-}
-"""torch's function where it is not called by its name, for a ``Hint``."""
+# Each goes on from a plain part that other patterns ask for too: a part more is a look at all text.
+RMS_NORM = r"rms_?norm(?:\s*\(|['\"]\)\(|(?<=F\.rms_norm)\b|(?<=functional\.rms_norm)\b)"
+"""A function of that name that is called, by ``getattr`` too, or torch's as a value."""
 
 LENGTHS = {
-    "vector_norm": "",
-    "linalg.norm": "",
-    "torch.norm(": "",
-    ".norm(": r"\.norm\(\s*(?:2\b|[^)\n]*\b(?:dim|p)\s*=)",
-    "F.normalize": "",
-    "functional.normalize": "",
-    "import normalize": "",
+    "norm(": (
+        r"norm\((?:(?<=vector_norm\()|(?<=linalg\.norm\()|(?<=torch\.norm\()"
+        r"|(?<=\.norm\()\s*(?:2\b|[^)\n]*\b(?:dim|p)\s*=))"
+    ),
+    "normalize": (
+        r"normalize(?:(?<=F\.normalize)|(?<=functional\.normalize)|(?<=import normalize))\b"
+    ),
 }
-"""How the length of a vector is written, likewise."""
+"""How the length of a vector is written, for a ``Hint``."""
 
-MEANS = {"nanmean": "", "nansum": "", "einsum(": "", "vecdot": "", **LENGTHS}
-"""How a mean of squares is written without mean or sum, likewise."""
+MEANS = {
+    "mean": r"mean(?:(?<=\bmean)|(?<=nanmean))\s*\(",
+    "sum": r"sum(?:(?<=\bsum)|(?<=nansum)|(?<=einsum))\s*\(",
+    "rms": RMS_NORM,
+    "vecdot": "",
+    **LENGTHS,
+}
+"""How a mean of squares is written, likewise."""
 
 
 class Hint:

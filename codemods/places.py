@@ -26,13 +26,12 @@ _LENGTHS = Hint(LENGTHS)
 _LENGTH = re.compile(rb"(?:\.norm|vector_norm|normalize)\s*\(")
 _MEAN = Hint(
     {
-        "mean": r"mean(?<=\bmean)\b",
-        "sum": r"sum(?<=\bsum)\b",
+        **MEANS,
+        "mean": r"mean(?:(?<=\bmean)|(?<=nanmean))\b",
+        "sum": r"sum(?:(?<=\bsum)|(?<=nansum)|(?<=einsum))\b",
         "square": "",
         "rsqrt": "",
-        "rms": r"rms_?norm\s*\(",
         "**": r"\*\*\s*2",
-        **MEANS,
     }
 )
 # The most frequent statements of those that hold no others.
