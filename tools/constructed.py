@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from normport.codemods.analyze import decode
 from normport.codemods.model import Site
-from normport.tools.crossfile import Definition, Importer, NotFollowedError, shown
+from normport.tools.crossfile import Definition, is_from, parse, shown
+from normport.tools.outside import has_word
 
 _CLASS = re.compile(rb"[ \t]*class[\s\\]+(\w+)")
-_NONE = "No other file is seen to construct it"
+_NONE = "No other file is seen to construct it by that name"
 _MOST = 4
 """How many files are named."""
 
@@ -33,21 +32,19 @@ def defined_only(data: bytes, sites: Sequence[Site]) -> list[str]:
 
 
 def with_places(
-    site: Site, definition: Definition, users: Callable[[], list[Importer]], roots: Sequence[Path]
+    site: Site, definition: Definition, around: Mapping[Path, bytes], roots: Sequence[Path]
 ) -> Site:
-    """The finding at the definition, with what constructs the class elsewhere."""
-    try:
-        found = users()
-    except NotFollowedError as problem:
-        told = f"How often other files construct it is not counted ({problem})"
-    else:
-        places = [
-            f"{shown(user.path, roots)}:{','.join(map(str, lines))}"
-            for user in found
-            if (lines := _lines(user))
-        ]
-        more = f" and {len(places) - _MOST} other files" if len(places) > _MOST else ""
-        told = f"Constructed in {', '.join(places[:_MOST])}{more}" if places else _NONE
+    """The finding at the definition, with the calls of the class in other files.
+
+    around: what the files hold that may import it. roots: see ``crossfile.importers``.
+    """
+    places = [
+        f"{shown(path, roots)}:{','.join(map(str, lines))}"
+        for path, data in around.items()
+        if path != definition.path and (lines := _lines(definition, path, data))
+    ]
+    more = f" and {len(places) - _MOST} other files" if len(places) > _MOST else ""
+    told = f"Constructed in {', '.join(places[:_MOST])}{more}" if places else _NONE
     return replace(site, reason=f"{site.reason} {told}; it counts as one site here.")
 
 
@@ -58,10 +55,18 @@ def _is_definition(lines: Sequence[bytes], site: Site) -> bool:
     return match is not None and match[1] == site.norm.encode()
 
 
-def _lines(user: Importer) -> list[int]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(decode(user.source))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    named = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == user.local]
-    return sorted({call.lineno for call in named})
+def _lines(definition: Definition, path: Path, data: bytes) -> list[int]:
+    """Where a file calls the class by the name that it imports it under."""
+    if not (has_word(data, definition.name) and has_word(data, definition.stem)):
+        return []
+    tree = parse(data)
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    names = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and is_from(node, definition, path)
+        for alias in node.names
+        if alias.name == definition.name
+    }
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    return sorted({c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id in names})

@@ -139,14 +139,8 @@ class _Users:
 
     def users(self, definition: Definition, file: PythonFile) -> list[Importer]:
         """The files that construct the class, all of them given; raises NotFollowedError."""
-        folder, deep = neighbourhood(definition.path)
-        roots = (file.root, folder)
-        if (folder, deep) not in self._read:
-            paths = sorted({*self.listed.files(folder, deep), *(() if deep else self.given)})
-            read = self.workers.map(partial(_naming, names=self.names, pairs=self.pairs), paths)
-            naming = zip(paths, read, strict=True)
-            self._read[folder, deep] = {path: data for path, data in naming if data is not None}
-        found = importers(definition, self._read[folder, deep], roots)
+        roots = (file.root, neighbourhood(definition.path)[0])
+        found = importers(definition, self._around(definition), roots)
         for user in found:
             if user.path not in self.given:
                 where = shown(user.path, roots)
@@ -154,11 +148,21 @@ class _Users:
                 raise NotFollowedError(why)
         return found
 
+    def _around(self, definition: Definition) -> Mapping[Path, bytes]:
+        """What the files around the one that defines the class hold, of those that may use it."""
+        folder, deep = neighbourhood(definition.path)
+        if (folder, deep) not in self._read:
+            paths = sorted({*self.listed.files(folder, deep), *(() if deep else self.given)})
+            read = self.workers.map(partial(_naming, names=self.names, pairs=self.pairs), paths)
+            naming = zip(paths, read, strict=True)
+            self._read[folder, deep] = {path: data for path, data in naming if data is not None}
+        return self._read[folder, deep]
+
     def placed(self, source: Source, site: Site) -> Site:
         """The site, a class's, with where other files construct that."""
         definition = Definition(source.file.path.resolve(), source.data, site.norm)
         roots = (source.file.root, neighbourhood(definition.path)[0])
-        return with_places(site, definition, lambda: self.users(definition, source.file), roots)
+        return with_places(site, definition, self._around(definition), roots)
 
 
 def _resolved(files: Sequence[PythonFile]) -> dict[Path, PythonFile]:
