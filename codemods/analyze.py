@@ -15,7 +15,7 @@ from io import BytesIO
 from normport.codemods.class_uses import class_uses
 from normport.codemods.classes import ClassReader
 from normport.codemods.elsewhere import Elsewhere
-from normport.codemods.hints import Hint
+from normport.codemods.hints import MEANS, RMS_NORM, Hint
 from normport.codemods.model import Edit, FilePlan, Site
 from normport.codemods.module_info import ModuleInfo, read_module
 from normport.codemods.planning import (
@@ -37,21 +37,15 @@ _STANDARD = {f"{LAYERNORM}.RMSNorm": "RMSNorm", f"{LAYERNORM}.GemmaRMSNorm": "Ge
 _ROOT_HINT = Hint(
     {
         "sqrt": "",
-        ".5": r"\*\*\s*\(?\s*-?\s*\(?\s*0?\.5|-\s*0?\.5",
-        "**": r"\*\*\s*\(?\s*-?\s*\(?\s*1(?:\.0?)?\s*/\s*2",
+        ".5": r"\*\*\s*\(?\s*-?\s*\(?\s*0*\.5|-\s*0*\.5",
+        "**": r"\*\*\s*\(?\s*-?\s*\(?\s*(?:1(?:\.0?)?\s*/\s*2|5e-1)",
         "pow": r"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5",
     }
 )
-_MEAN_HINT = Hint(
-    {
-        "mean": r"mean(?<=\bmean)\s*\(",
-        "sum": r"sum(?<=\bsum)\s*\(",
-        "rsqrt": "",
-    }
-)
+_MEAN_HINT = Hint({**MEANS, "rsqrt": ""})
 _NAMED_HINT = Hint(
     {
-        "rms": r"rms_?norm\s*\(",
+        "rms": RMS_NORM,
         "rms_norm as": "",
         ".RMSNorm": r"\.RMSNorm(?<=\w\.RMSNorm)\b",
     }
@@ -68,6 +62,7 @@ _TORCH_HINT = Hint(
         ".rms_norm": r"\.rms_norm\b",
         "from torch": r"from torch import (\([^)]*|[^\n]*)\brms_norm\b",
         "torch.nn": r"torch\.nn[\w.]*\s+import\b",
+        "getattr": r"getattr\([^\n]*\brms_norm['\"]\)",
     }
 )
 _WORD = re.compile(r"\w+")
@@ -207,7 +202,7 @@ def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
     """Whether the class, with the functions of the file that it names, takes a root of a mean."""
     if not any(isinstance(s, ast.FunctionDef) and s.name == "forward" for s in node.body):
         return False
-    text = module.segment(node)
+    text = module.respelled(module.segment(node))
     if _takes_root_of_mean(text):
         return True
     pending = set(module.functions) & set(_WORD.findall(text))
@@ -215,7 +210,7 @@ def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
     while pending:
         name = pending.pop()
         seen.add(name)
-        body = module.segment(module.functions[name])
+        body = module.respelled(module.segment(module.functions[name]))
         text += body
         pending |= (set(module.functions) & set(_WORD.findall(body))) - seen
     return _takes_root_of_mean(text)

@@ -27,6 +27,7 @@ _PASS_MODULES = re.compile(r"^torch\._inductor|^torch\.fx|inductor_pass|pattern_
 _PASS_HINT = Hint(
     {"torch._inductor": "", "fx": r"fx(?<=\bfx)\b", "inductor_pass": "", "pattern_matcher": ""}
 )
+_PTX_QUOTIENT = re.compile(r"\b(?:div|mul)\.\w")
 _STANDARD_OPS = {"rms_norm", "gemma_rms_norm", "rms_norm_gated"}
 _FUSED = re.compile(r"(fused_add_)?rms_norm|Matcher\w*RMSNorm\w*")
 _IR_DECORATORS = {"register_op", "register_impl"}
@@ -91,21 +92,30 @@ class Apart:
     def _kernels(self) -> list[Site]:
         found = []
         named: set[str] = set()
+        assembled = "rsqrt." in self.module.text
         for place in self.places.functions:
-            if not place.direct or place in self.taken or not self._on_device(place):
+            if not place.direct or place in self.taken:
+                continue
+            if assembled and _is_ptx_root(place.node):
+                found.append(self._kernel(place))
+                continue
+            if not self._on_device(place):
                 continue
             flow = Flow(self.module, {}, {}, self.places.rooted)
             flow.run(place.node, place.bound)  # type: ignore[arg-type]
             pairs, lonely = products(flow.steps, device=True)
             if pairs or lonely:
-                self._take(place)
                 named |= {word for outer in place.outward() for word in self._decorators(outer)}
-                why = f"{place.name} is a device kernel: no layer replaces it from the outside."
-                found.append(stated(self.module, place.node, "NP401", place.name, why))
+                found.append(self._kernel(place))
         for place in self.places.functions:
             if place.outer is None and place.node.name in named:
                 self._take(place)  # a reference or an input generator that a decorator names
         return found
+
+    def _kernel(self, place: Place) -> Site:
+        self._take(place)
+        why = f"{place.name} is a device kernel: no layer replaces it from the outside."
+        return stated(self.module, place.node, "NP401", place.name, why)
 
     def _decorators(self, place: Place) -> set[str]:
         return {word for decorator in place.node.decorator_list for word in words(decorator)}
@@ -156,6 +166,17 @@ class Apart:
             if isinstance(part, ast.Constant) and part.value in ("rsqrt", "rms_norm"):
                 return True
         return False
+
+
+def _is_ptx_root(node: ast.AST) -> bool:
+    """Whether a function writes PTX that divides a total, adds an epsilon and takes the root."""
+    if not isinstance(node, ast.FunctionDef):
+        return False
+    if not any("eps" in argument.arg for argument in node.args.args):
+        return False
+    strings = [part.value for part in walk(node) if isinstance(part, ast.Constant)]
+    code = " ".join(part for part in strings if isinstance(part, str))
+    return all(map(code.__contains__, ("rsqrt.", "add."))) and bool(_PTX_QUOTIENT.search(code))
 
 
 def words(node: ast.AST) -> set[str]:

@@ -11,6 +11,7 @@ from normport.codemods.cases import proof_case
 from normport.codemods.checks import Refused, check_class, check_dtypes
 from normport.codemods.class_uses import class_objection, class_uses
 from normport.codemods.construction import Constructed, check_arguments, construct
+from normport.codemods.epsilon import tensor_epsilon
 from normport.codemods.forms import input_forms
 from normport.codemods.holders import bindings
 from normport.codemods.layer_sizes import Homes
@@ -218,6 +219,10 @@ class ClassReader:
         if built.spread is not None:
             why = f"its arguments come out of {built.spread}; write them out in the call"
             raise Refused("NP215", why, computes)
+        if isinstance(read.eps, Source):
+            tensor = tensor_epsilon(self.module, call, read.eps.text)
+            if tensor is not None:
+                raise Refused("NP210", tensor, computes)
         size = self._size(read, bounds, call, built.values)
         target = rule.target(NormSite(computes, size, computes.eps or ""), self.unsafe)
         check_arguments(self.module, call, target.text, computes)

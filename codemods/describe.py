@@ -250,6 +250,17 @@ def _named(root: Root, how: How, computes: Computes) -> tuple[str | None, str | 
         return "NP203", "it multiplies by a gate"
     if computes.bias:
         return "NP204", "it adds a bias"
+    how_made = root.detail.partition("by ")[2]
+    if how_made == "length":
+        return "NP210", (
+            "it divides by the length of its input and multiplies by a root of the size, which is "
+            "an RMS norm with no epsilon in the mean of squares"
+        )
+    if how_made:
+        return "NP210", (
+            f"it makes the mean of squares with {how_made}, which no standard layer does; write "
+            "x.pow(2).mean(-1, keepdim=True) where that is meant"
+        )
     if root.floored:
         return "NP210", "it bounds the root from below instead of adding an epsilon to the mean"
     if how == "slice":

@@ -16,6 +16,7 @@ from normport.codemods.evaluate import Evaluator
 from normport.codemods.flow import Flow, Step
 from normport.codemods.model import Site
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import walk as walk_nodes
 from normport.codemods.places import Place, Places, last
 from normport.codemods.products import Product, is_argument, products, returned_norm, spine
 from normport.codemods.refusals import for_class, for_function, for_inline, for_kernel_class
@@ -74,7 +75,8 @@ class Elsewhere:
 
     def _flow(self, place: Place, attributes: Mapping[str, Value]) -> tuple[Flow, Value]:
         methods = _methods(place.owner)
-        flow = Flow(self.module, attributes, methods, self.places.rooted)
+        sizes = _roots_of_sizes(methods.get("__init__")) if self.places.lengths else None
+        flow = Flow(self.module, attributes, methods, self.places.rooted, sizes)
         assert not isinstance(place.node, ast.ClassDef)
         return flow, flow.run(place.node, place.bound)
 
@@ -313,6 +315,19 @@ def _methods(owner: Place | None) -> dict[str, ast.FunctionDef]:
         for inner in owner.inner
         if isinstance(inner.node, ast.FunctionDef)
     }
+
+
+def _roots_of_sizes(init: ast.FunctionDef | None) -> dict[str, ast.expr]:
+    """Attributes that a constructor stores a root of something in, as ``dim**0.5``."""
+    found: dict[str, ast.expr] = {}
+    for node in walk_nodes(init) if init is not None else ():
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)]):
+                value = node.value
+                power = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Pow | ast.Div)
+                if power or (isinstance(value, ast.Call) and last(value) in ("sqrt", "rsqrt")):
+                    found[name] = value
+    return found
 
 
 def _is_entry(place: Place) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import spelled
+from normport.codemods.nodes import dotted, spelled
 from normport.codemods.tensor_calls import call_module, call_tensor, promote
 from normport.codemods.values import (
     Const,
@@ -13,13 +13,16 @@ from normport.codemods.values import (
     Function,
     Instance,
     Items,
+    LastSize,
     Module,
     Op,
     SelfRef,
+    Shape,
     Source,
     Tensor,
     Unknown,
     Value,
+    Weight,
 )
 
 _BUILTINS = ("float", "int", "bool", "hasattr")
@@ -91,6 +94,8 @@ class Expressions:
                 if isinstance(value, Tensor):
                     return Op(value.dtype, "slice", (value,), spelled(node.slice))
                 index = self._eval(node.slice, env)
+                if isinstance(value, Shape) and _is_last(value.tensor, index):
+                    return LastSize(f"`{spelled(node)}`", value.tensor)
                 if isinstance(value, Items) and isinstance(index, Const):
                     return _item(value, index.value)
                 return Unknown(f"`{spelled(node)}`")
@@ -139,6 +144,8 @@ class Expressions:
                 return owner
             if node.attr in ("real", "imag", "T", "mT", "H", "mH"):
                 return Op("other", f"call:{node.attr}", (owner,))
+            if node.attr == "shape":
+                return Shape("`.shape` of a tensor", owner)
             return Unknown(f"`.{node.attr}` of a tensor")
         if isinstance(owner, Source):
             primary = owner.text if _is_primary(owner.text) else f"({owner.text})"
@@ -162,7 +169,8 @@ class Expressions:
             owner = self._eval(node.func.value, env)
             if isinstance(owner, Tensor):
                 return call_tensor(owner, node.func.attr, arguments, keywords)
-        function = self._eval(node.func, env)
+        called = dotted(node.func) if isinstance(node.func, ast.Call) else node.func
+        function = self._eval(called, env)
         if isinstance(function, Function) and not spread:
             return self._call_function(function, arguments, keywords)
         name = function.name if isinstance(function, Module) else spelled(node.func)
@@ -191,7 +199,7 @@ class Expressions:
             return _fold(kind, left.value, right.value)
         if isinstance(left, Tensor) or isinstance(right, Tensor):
             for operand in (left, right):
-                if not isinstance(operand, Tensor | Const | Source):
+                if not isinstance(operand, Tensor | Const | Source | LastSize):
                     why = operand.why if isinstance(operand, Unknown) else "an operand"
                     return Op("other", f"call:{why}", (left, right))
             return Op(promote(left, right), kind, (left, right))
@@ -235,6 +243,12 @@ class Expressions:
             if answer is stop:
                 return last
         return last
+
+
+def _is_last(tensor: Tensor, index: Value) -> bool:
+    """Whether ``index`` is the last of a tensor's dimensions, of which a weight has one."""
+    single = isinstance(tensor, Weight) and len(tensor.shape) == 1
+    return index == Const(-1) or (single and index == Const(0))
 
 
 def _is_primary(text: str) -> bool:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from normport.codemods.expressions import BINARY, bind_values
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import spelled
+from normport.codemods.nodes import dotted, spelled
+from normport.codemods.reductions import SPECIAL, reduce, special_call
 from normport.codemods.tensor_calls import RMS_NORMS, call_tensor, cast, promote, rms_norm
 from normport.codemods.values import (
     Cast,
@@ -20,6 +21,7 @@ from normport.codemods.values import (
     Items,
     Op,
     SelfRef,
+    Source,
     Tensor,
     Unknown,
     Value,
@@ -71,6 +73,7 @@ class FlowExpressions:
 
     module: the file. attributes: what is known of ``self``. methods: functions of its class.
     follow: names of functions and methods whose calls are run as well.
+    sizes: attributes of ``self`` that hold a root, as the constructor writes it.
     """
 
     def __init__(
@@ -79,11 +82,13 @@ class FlowExpressions:
         attributes: Mapping[str, Value],
         methods: Mapping[str, ast.FunctionDef],
         follow: frozenset[str],
+        sizes: Mapping[str, ast.expr] | None = None,
     ) -> None:
         self.module = module
         self.attributes = attributes
         self.methods = methods
         self.follow = follow
+        self.sizes = sizes or {}
         self.steps: list[Step] = []
         self.parameters: tuple[Input, ...] = ()
         self._depth = 0
@@ -210,6 +215,8 @@ class FlowExpressions:
                 return DType("other")
         owner = self._eval(node.value, env)
         if isinstance(owner, SelfRef):
+            if node.attr in self.sizes:
+                return self._expression(self.sizes[node.attr], {})
             if node.attr in self.attributes:
                 return self.attributes[node.attr]
             if node.attr in self.methods:
@@ -226,8 +233,8 @@ class FlowExpressions:
     def _call(self, node: ast.Call, env: dict[str, Value]) -> Value:
         arguments = [self._eval(argument, env) for argument in node.args]
         keywords = {k.arg: self._eval(k.value, env) for k in node.keywords if k.arg}
-        function = node.func
-        name = _last(function)
+        function = node.func if not isinstance(node.func, ast.Call) else dotted(node.func)
+        name = self.module.respelled(_last(function))
         if isinstance(function, ast.Attribute):
             owner = self._eval(function.value, env)
             module = isinstance(owner, Opaque) and self._is_module(function.value)
@@ -243,6 +250,11 @@ class FlowExpressions:
             inner = [v for v in walk(value) if isinstance(v, Op) and v.kind == "mul"]
             self.steps += [Step(node, part, own=False) for part in reversed(inner)]
             return value
+        special = special_call(name, arguments, keywords) if name in SPECIAL else None
+        if special is not None:
+            return special
+        if isinstance(first, Source) and name in ("sqrt", "rsqrt"):
+            first = self._opaque(first.text)
         if isinstance(first, Tensor):
             rest = arguments[1:] if arguments else []
             words = {k: v for k, v in keywords.items() if k != "input"}
@@ -268,7 +280,10 @@ class FlowExpressions:
         short = name.rstrip("_") or name
         short = _SAME.get(short, short)
         if short in ("mean", "sum"):
-            return _reduce(owner, short, arguments, keywords)
+            return reduce(owner, short, arguments, keywords)
+        special = special_call(short, [owner, *arguments], keywords) if short in SPECIAL else None
+        if special is not None:
+            return special
         if short in _MINIMA and (arguments or "min" in keywords):
             return Op(owner.dtype, "floor", (owner, (*arguments, *keywords.values())[0]))
         if short in ("add", "sub", "mul", "div") and len(arguments) == 1:
@@ -306,7 +321,9 @@ class FlowExpressions:
 
     def _binary(self, operator: ast.operator, left: Value, right: Value) -> Value:
         if isinstance(left, Const) and isinstance(right, Const):
-            return Const(None)  # a number that nobody asks for
+            return _quotient(operator, left, right)
+        if isinstance(operator, ast.Pow) and isinstance(left, Source):
+            left = self._opaque(left.text)  # a size, of which it matters that a root is taken
         tensor = left if isinstance(left, Tensor) else right
         if not isinstance(tensor, Tensor):
             return self._opaque("")
@@ -337,6 +354,14 @@ class FlowExpressions:
         return str(self._parts)
 
 
+def _quotient(operator: ast.operator, left: Const, right: Const) -> Const:
+    """``1 / 2`` as an exponent; no other number is asked for."""
+    over, under = left.value, right.value
+    if isinstance(operator, ast.Div) and isinstance(over, int | float) and under == 2:
+        return Const(over / 2) if over in (1, -1) else Const(None)
+    return Const(None)
+
+
 def _negative(value: Value) -> Value:
     if isinstance(value, Const) and isinstance(value.value, int | float):
         return Const(-value.value)
@@ -350,23 +375,3 @@ def _last(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _reduce(owner: Tensor, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-    """A mean or sum; detail: ``last keepdim``, ``last``, ``other`` or ``all`` dimensions."""
-    dim = keywords.get("dim", keywords.get("axis", arguments[0] if arguments else Const(None)))
-    keep = keywords.get("keepdim", keywords.get("keepdims", Const(False)))
-    if len(arguments) > 1:
-        keep = arguments[1]
-    if isinstance(dim, Items) and len(dim.values) == 1:
-        dim = dim.values[0]
-    if dim == Const(None):
-        detail = "all"
-    elif dim != Const(-1):
-        detail = "other"
-    else:
-        detail = "last keepdim" if keep == Const(True) else "last"
-    dtype = keywords.get("dtype")
-    if isinstance(dtype, DType):
-        owner = cast(owner, dtype.name)
-    return Op(owner.dtype, name, (owner,), detail)

@@ -5,6 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+# Each goes on from a plain part that other patterns ask for too: a part more is a look at all text.
+RMS_NORM = r"rms_?norm(?:\s*\(|['\"]\)\(|(?<=F\.rms_norm)\b|(?<=functional\.rms_norm)\b)"
+"""A function of that name that is called, by ``getattr`` too, or torch's as a value."""
+
+LENGTHS = {
+    "norm(": (
+        r"norm\((?:(?<=vector_norm\()|(?<=linalg\.norm\()|(?<=torch\.norm\()"
+        r"|(?<=\.norm\()\s*(?:2\b|[^)\n]*\b(?:dim|p)\s*=))"
+    ),
+    "normalize": (
+        r"normalize(?:(?<=F\.normalize)|(?<=functional\.normalize)|(?<=import normalize))\b"
+    ),
+}
+"""How the length of a vector is written, for a ``Hint``."""
+
+MEANS = {
+    "mean": r"mean(?:(?<=\bmean)|(?<=nanmean))\s*\(",
+    "sum": r"sum(?:(?<=\bsum)|(?<=nansum)|(?<=einsum))\s*\(",
+    "rms": RMS_NORM,
+    "vecdot": "",
+    **LENGTHS,
+}
+"""How a mean of squares is written, likewise."""
+
 
 class Hint:
     """Whether a text holds one of several patterns.

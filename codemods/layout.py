@@ -13,14 +13,19 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from ruff import find_ruff_bin  # type: ignore[import-untyped]
 
-from normport.codemods.model import RefusedEdit
+from normport.codemods.model import FormatterError
 
 MARK = "# normport: next statement"
-TIMEOUT_S = 60
+TIMEOUT_S = 30
+"""ruff takes some milliseconds for the statements of a file."""
+
+
+_INSTALL = "run it by hand, or `pip install --force-reinstall ruff`"
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def lay_out(passages: Sequence[Passage], unit: str, line_length: int) -> list[st
 
     ``unit`` is one level of the file's indentation.
 
-    Raises RefusedEdit if ruff cannot be run.
+    Raises FormatterError if ruff cannot be run, or does not format.
     """
     result: list[str | None] = [None] * len(passages)
     nested: list[tuple[int, str, str]] = []
@@ -99,32 +104,61 @@ def _format(snippets: Sequence[str], unit: str, line_length: int) -> list[str] |
         # Quotes and strings are not the edit's business.
         "format.quote-style": '"preserve"',
     }
-    command = [_ruff(), "format", "--isolated", "--quiet", "--target-version", "py310"]
+    command = ["format", "--isolated", "--quiet", "--target-version", "py310"]
     for key, value in options.items():
         command += ["--config", f"{key}={value}"]
+    command += ["--stdin-filename", "statements.py", "-"]
+    done = _run(command, f"\n{MARK}\n".join(snippets))
+    if done.returncode == 0:
+        text = done.stdout.decode(errors="replace")
+        found = re.split(rf"^{re.escape(MARK)}$", text, flags=re.MULTILINE)
+        if len(found) == len(snippets):
+            return found
+    _check_formats()
+    return None
+
+
+@cache
+def _check_formats() -> None:
+    """Whether it is ruff that is to blame where it did not format: raises FormatterError."""
+    done = _run(["format", "--isolated", "--quiet", "--stdin-filename", "check.py", "-"], "x  =  1")
+    if (done.returncode, done.stdout.split()) == (0, [b"x", b"=", b"1"]):
+        return
+    said = (done.stderr or done.stdout).decode(errors="replace").strip().split("\n")[-1]
+    told = f" and said `{said[:200]}`" if said else ""
+    raise FormatterError(
+        f"{_ruff()}, which lays out edited statements, does not format `x = 1`: it ended with "
+        f"{done.returncode}{told}; {_INSTALL}."
+    )
+
+
+def _run(arguments: Sequence[str], text: str) -> subprocess.CompletedProcess[bytes]:
+    ruff = _ruff()
     try:
-        done = subprocess.run(
-            [*command, "--stdin-filename", "statements.py", "-"],
-            input=f"\n{MARK}\n".join(snippets).encode(),
+        return subprocess.run(
+            [ruff, *arguments],
+            input=text.encode(),
             capture_output=True,
             timeout=TIMEOUT_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RefusedEdit(
-            f"ruff, which lays out edited statements, did not run: {error}."
+    except subprocess.TimeoutExpired as error:
+        raise FormatterError(
+            f"{ruff}, which lays out edited statements, did not end within {TIMEOUT_S} s; "
+            f"{_INSTALL}."
         ) from error
-    if done.returncode != 0:
-        return None
-    found = re.split(rf"^{re.escape(MARK)}$", done.stdout.decode(), flags=re.MULTILINE)
-    return found if len(found) == len(snippets) else None
+    except OSError as error:
+        raise FormatterError(
+            f"{ruff}, which lays out edited statements, cannot be run "
+            f"({error.strerror or error}); {_INSTALL}."
+        ) from error
 
 
 def _ruff() -> str:
     try:
         return str(find_ruff_bin())
     except FileNotFoundError as error:
-        raise RefusedEdit(
-            "the ruff program, which lays out edited statements, is not installed beside "
+        raise FormatterError(
+            "The ruff program, which lays out edited statements, is not installed beside "
             "normport; run `pip install ruff`."
         ) from error

@@ -195,3 +195,10 @@ class EditResult:
 
 class RefusedEdit(Exception):
     """The plan cannot be carried out without a loss; the message says what and where."""
+
+
+class FormatterError(Exception):
+    """ruff does not run here at all; the message is one sentence that says what to do.
+
+    No refusal: it would be the same for every file, and says nothing of any of them.
+    """

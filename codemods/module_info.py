@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,9 @@ from normport.codemods.nodes import (
 )
 
 N = TypeVar("N", bound=ast.AST)
+
+ALIASED = ("sqrt", "rsqrt", "pow", "mean")
+"""Functions whose names tell what is looked at, so that other names for them do not."""
 
 
 @dataclass
@@ -219,6 +223,25 @@ class ModuleInfo:
                 where = None if shared else self.enclosing(node, *SCOPES)
                 found.add(where or self.tree)
         return found
+
+    @cached_property
+    def _aliases(self) -> re.Pattern[str] | None:
+        """Other names that the file imports a root or a mean by."""
+        if not any(f"{name} as " in self.text for name in ALIASED):
+            return None
+        found = [
+            local
+            for local, full in self.imports.items()
+            if full.startswith("torch.") and full.rsplit(".", 1)[1] in ALIASED
+        ]
+        return re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\b") if found else None
+
+    def respelled(self, text: str) -> str:
+        """``text`` of the file, for looks at it: a root or a mean by another name as itself."""
+        if self._aliases is None:
+            return text
+        full = self.imports
+        return self._aliases.sub(lambda match: full[match[0]].rsplit(".", 1)[1], text)
 
     def qualified(self, node: ast.expr) -> str | None:
         """The dotted name of ``node`` with imports resolved, e.g. ``nn.Module`` ->

@@ -73,6 +73,18 @@ def walk(tree: ast.AST) -> Iterator[ast.AST]:
                 put(value)
 
 
+def dotted(call: ast.Call) -> ast.expr:
+    """``call``, or ``x.name`` where it is ``getattr(x, "name")``."""
+    match call:
+        case ast.Call(
+            func=ast.Name(id="getattr"),
+            args=[owner, ast.Constant(value=str() as name)],
+            keywords=[],
+        ) if name.isidentifier():
+            return ast.copy_location(ast.Attribute(owner, name, ast.Load()), call)
+    return call
+
+
 def spelled(node: ast.AST) -> str:
     """What ``ast.unparse`` returns; it takes its time even for a dotted name, and most are.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from normport.codemods.recognise import NotStandard, Recognised, recognise
+from normport.codemods.sums import averaged
 from normport.codemods.values import Cast, Const, Input, Items, Op, Tensor, Value, peel
 
 
@@ -26,6 +27,7 @@ class Outcome:
 
 def outcome(value: Value) -> Outcome | NotStandard | None:
     """What the value of a call is; None when there is no RMS normalisation in it at all."""
+    value = averaged(value)
     if isinstance(value, Items) and len(value.values) == 2:
         first, second = value.values
         added = _residual(second)

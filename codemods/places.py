@@ -5,29 +5,32 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from normport.codemods.hints import Hint
+from normport.codemods.hints import LENGTHS, MEANS, Hint
 from normport.codemods.module_info import ModuleInfo
 
 # Each begins with plain characters, and one after the other they are found faster than as one.
 _ROOTS = (
     re.compile(rb"sqrt(?<!math\.sqrt)"),
-    re.compile(rb"\*\*\s*\(?\s*-?\s*\(?\s*(?:0?\.5|1(?:\.0?)?\s*/\s*2)"),
+    re.compile(rb"\*\*\s*\(?\s*-?\s*\(?\s*(?:0*\.5|5e-1|1(?:\.0?)?\s*/\s*2)"),
     re.compile(rb"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5"),
     re.compile(rb"-\s*0?\.5\b"),
     re.compile(rb"rms_?norm\s*\("),
 )
+_LENGTHS = Hint(LENGTHS)
+# With the length of a vector the root is that; the size's may stand in the constructor.
+_LENGTH = re.compile(rb"(?:\.norm|vector_norm|normalize)\s*\(")
 _MEAN = Hint(
     {
-        "mean": r"mean(?<=\bmean)\b",
-        "sum": r"sum(?<=\bsum)\b",
+        **MEANS,
+        "mean": r"mean(?:(?<=\bmean)|(?<=nanmean))\b",
+        "sum": r"sum(?:(?<=\bsum)|(?<=nansum)|(?<=einsum))\b",
         "square": "",
         "rsqrt": "",
-        "rms": r"rms_?norm\s*\(",
         "**": r"\*\*\s*2",
     }
 )
@@ -89,8 +92,9 @@ class Places:
         self.loose = False
         self._texts: dict[Place, str] = {}
         self._words: dict[Place, set[str]] = {}
+        self.lengths = _LENGTHS.found_in(module.text)
         if _MEAN.found_in(module.text):
-            self._hinted = _hinted(module)
+            self._hinted = _hinted(module, (*_ROOTS, _LENGTH) if self.lengths else _ROOTS)
             self._collect(module.tree.body, None, False)
             self._mark()
 
@@ -119,7 +123,7 @@ class Places:
                 if place.node.lineno <= line <= end:
                     owner[line] = place
         for place in owner.values():
-            place.direct = _MEAN.found_in(self.text(place))
+            place.direct = _MEAN.found_in(self.module.respelled(self.text(place)))
         self.loose = any(line not in owner for line in self._hinted)
 
     @cached_property
@@ -178,12 +182,14 @@ class Places:
         return found
 
 
-def _hinted(module: ModuleInfo) -> list[int]:
+def _hinted(module: ModuleInfo, roots: Sequence[re.Pattern[bytes]]) -> list[int]:
     """The lines that may take a root."""
-    starts = [0, *accumulate(len(line) for line in module.lines)]
-    source = module.text.encode()
+    text = module.respelled(module.text)
+    source = text.encode()
+    lines = module.lines if text is module.text else source.splitlines(keepends=True)
+    starts = [0, *accumulate(len(line) for line in lines)]
     found = {
-        bisect_right(starts, match.start()) for root in _ROOTS for match in root.finditer(source)
+        bisect_right(starts, match.start()) for root in roots for match in root.finditer(source)
     }
     return sorted(found)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from normport.codemods.flow import Opaque, Step
+from normport.codemods.lengths import length_roots
 from normport.codemods.roots import Root, base, root_of, same
 from normport.codemods.values import Cast, Const, Input, Items, Op, Tensor, Value, peel, walk
 from normport.codemods.values import Weight as Parameter
@@ -73,6 +74,11 @@ def matches(value: Value, device: bool = False) -> Iterator[tuple[Root, Value, H
                 best = factor, how
         if best is not None:
             yield root, best[0], best[1]
+    for root, over in length_roots(value):
+        for factor in over:
+            how = _relation(factor, root.squared)
+            if how != "other":
+                yield root, factor, how
 
 
 def _factors(value: Value, device: bool) -> tuple[list[Root], list[Value]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from normport.codemods.model import Computes, Initial, MultiplyIn, WeightKind
+from normport.codemods.sums import averaged, why_no_mean
 from normport.codemods.values import (
     Cast,
     Const,
@@ -48,6 +49,7 @@ class NotStandard:
 
 def recognise(value: Value) -> Recognised | NotStandard | None:
     """What ``value`` computes; None when there is no RMS normalisation in it at all."""
+    value = averaged(value)
     if isinstance(value, Items):
         tensors = [v for v in value.values if _contains_norm(v)]
         if not tensors:
@@ -217,7 +219,7 @@ def _extras(value: Value) -> NotStandard | None:
     if "slice" in kinds:
         return NotStandard("NP210", "it normalises a slice of its input", rough)
     if any(isinstance(p, Op) and p.kind == "sum" for p in parts):
-        return NotStandard("NP210", "it sums the squares instead of averaging them", rough)
+        return NotStandard("NP210", why_no_mean(value), rough)
     for part in parts:
         if isinstance(part, Unknown):
             return NotStandard("NP210", f"its computation is not followed: {part.why}", rough)

@@ -81,6 +81,9 @@ class _Search:
                     return None
                 return self._root(square_of(operands[0]), value, eps, floored)
             case "square" | "mul":
+                inner = peel(operands[0])
+                if isinstance(inner, Op) and inner.kind == "sqrt":  # the square of a length
+                    return self.find(inner.operands[0], divided, eps, floored)
                 if self.device and divided:
                     return self._root(square_of(value), value, eps, floored)
             case kind if kind in ("reshape", "slice", "either") or self._passes(kind):
@@ -115,7 +118,7 @@ class _Search:
     ) -> Root | None:
         if squared is None or is_centered(squared):
             return None
-        if mean.detail == "all" and not self.device:
+        if mean.detail.startswith("all") and not self.device:
             return None  # the loudness of a signal, not a norm over a dimension
         return Root(self.root, squared, eps, mean.detail, mean.dtype, floored)
 

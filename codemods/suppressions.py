@@ -1,5 +1,6 @@
 """Line comments that keep a finding out: ``# normport: ignore[NP101, NP102]``, or all without a
-code. They stand on a line of the construction that they are about."""
+code. They stand on a line of the construction that they are about. As with ``# noqa``, upper and
+lower case are the same."""
 
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ from io import StringIO
 
 from normport.codemods.model import Site
 
-_MARK = b"normport:"
-_COMMENT = re.compile(r"#\s*normport:\s*(?P<rest>.*)")
-_IGNORE = re.compile(r"ignore(?:\s*\[(?P<codes>[^\]]*)\])?(?=\s|$|#|,|;)")
+_MARK = b"normport"
+# Without its colon it is a comment about normport, unless a code follows.
+_COMMENT = re.compile(
+    r"#\s*normport(?:\s*(?P<colon>:)\s*|\s+(?=ignore\s*\[))(?P<rest>.*)", re.IGNORECASE
+)
+_IGNORE = re.compile(r"ignore(?:\s*\[(?P<codes>[^\]]*)\])?(?=\s|$|#|,|;)", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -48,7 +52,7 @@ class Comment:
 
 def may_hold_comment(data: bytes) -> bool:
     """A look at the bytes: False means that there is no such comment."""
-    return _MARK in data
+    return _MARK in data.lower()
 
 
 class Suppressions:
@@ -102,7 +106,7 @@ class Suppressions:
             line, column = token.start[0], token.start[1] + match.start() + 1
             ignore = _IGNORE.match(match["rest"])
             codes = _codes(ignore)
-            if ignore is None or codes == ():
+            if ignore is None or codes == () or match["colon"] is None:
                 self._complain(
                     line,
                     column,

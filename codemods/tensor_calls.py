@@ -9,8 +9,10 @@ from normport.codemods.values import (
     DTypeName,
     Factory,
     Items,
+    LastSize,
     Module,
     Op,
+    Shape,
     Source,
     Tensor,
     Unknown,
@@ -68,6 +70,8 @@ def call_tensor(
         return owner
     if name in _RESHAPES:
         return Op(owner.dtype, "reshape", (owner,), name)
+    if name == "pow" and not arguments and set(keywords) == {"exponent"}:
+        arguments = [keywords["exponent"]]
     if name in ("pow", "square"):
         if name == "square" or arguments == [Const(2)] or arguments == [Const(2.0)]:
             return Op(owner.dtype, "square", (owner,))
@@ -80,6 +84,10 @@ def call_tensor(
         return _reduce(owner, name, arguments, keywords)
     if name in ("rsqrt", "sqrt"):
         return Op(owner.dtype, name, (owner,))
+    if name == "size" and not arguments and not keywords:
+        return Shape("`.size()` of a tensor", owner)
+    if name == "size" and (*arguments, *keywords.values()) == (Const(-1),):
+        return LastSize("`.size(-1)` of a tensor", owner)
     if name in ("size", "dim", "numel"):
         return Unknown(f"`.{name}()` of a tensor")
     if name in _ELEMENTWISE and len(arguments) == 1 and not keywords:
@@ -152,6 +160,8 @@ def call_module(name: str, arguments: list[Value], keywords: dict[str, Value]) -
             return arguments[0]
         if len(arguments) == 1 and isinstance(arguments[0], Source):
             return Source(f"{name}({arguments[0].text})", arguments[0].param)
+        if len(arguments) == 1 and isinstance(arguments[0], LastSize):
+            return arguments[0]
         return Unknown(f"{name}() of a value that is not known")
     short = name.rsplit(".", 1)[-1]
     first = arguments[0] if arguments else keywords.get("input")

@@ -8,16 +8,17 @@ inputs too; without an ``eps`` it uses float32's machine epsilon whatever the in
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from normport.codemods.checks import Refused, check_dtypes, is_shape
 from normport.codemods.class_uses import class_uses
 from normport.codemods.construction import check_arguments
+from normport.codemods.epsilon import tensor_epsilon
 from normport.codemods.forms import input_forms
 from normport.codemods.model import Computes, Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import spelled, walk
+from normport.codemods.nodes import dotted, spelled, walk
 from normport.codemods.refusals import refuse
 from normport.codemods.registry import NormSite, all_rules
 from normport.codemods.tensor_calls import MACHINE_EPS, RMS_NORMS
@@ -48,6 +49,7 @@ class TorchNorms:
     def __init__(self, module: ModuleInfo, unsafe: bool) -> None:
         self.module = module
         self.unsafe = unsafe
+        self._called: dict[ast.expr, ast.expr] = {}
 
     def sites(self, reported: Collection[ast.AST]) -> list[Site]:
         """reported: classes and functions whose findings say already what they call."""
@@ -70,6 +72,7 @@ class TorchNorms:
         """Every name or dotted name that means one of torch's norms, not being part of one."""
         heads = ("RMSNorm", "rms_norm")
         nodes: list[ast.expr] = [n for name in heads for n in self.module.attributes.get(name, [])]
+        nodes += self._by_getattr()
         for local, full in self.module.imports.items():
             if full in _CLASSES | RMS_NORMS:
                 nodes += self.module.names.get(local, [])
@@ -78,16 +81,30 @@ class TorchNorms:
             key=lambda node: (node.lineno, node.col_offset),
         )
 
+    def _by_getattr(self) -> Iterator[ast.expr]:
+        """``getattr(F, "rms_norm")`` as the dotted name that it is."""
+        for constant in self.module.strings.get("rms_norm", []):
+            parent = self.module.parents[constant]
+            named = dotted(parent) if isinstance(parent, ast.Call) else None
+            if isinstance(parent, ast.Call) and isinstance(named, ast.Attribute):
+                self.module.parents[named] = self.module.parents[parent]
+                self._called[named] = parent
+                yield named
+
     def _is_class(self, node: ast.expr) -> bool:
         return self.module.qualified(node) in _CLASSES
 
     def _site(self, node: ast.expr) -> Site | None:
         parent = self.module.parents[node]
-        call = parent if isinstance(parent, ast.Call) and parent.func is node else None
+        spelled_as = self._called.get(node, node)
+        call = parent if isinstance(parent, ast.Call) and parent.func is spelled_as else None
         if not self._is_class(node):
             name = self.module.qualified(node) or ""
-            if call is None:
+            if call is None and isinstance(getattr(node, "ctx", None), ast.Store):
                 return None
+            if call is None:
+                why = "it is passed on as a value here, so its calls are not seen; call it by name"
+                return refuse(self.module, node, "NP233", name, why)
             why = (
                 "the call normalises without a layer that vLLM could dispatch; build RMSNorm in "
                 "the constructor and call that here"
@@ -173,6 +190,9 @@ class TorchNorms:
         if self._may_be_none(arguments.given.get("eps"), bound):
             why = "its eps may be None, which RMSNorm does not take; write the number"
             raise Refused("NP232", why, computes)
+        tensor = tensor_epsilon(self.module, call, computes.eps or "None")
+        if tensor is not None:
+            raise Refused("NP232", tensor, computes)
         line = self._checked_line()
         if line is not None:
             raise Refused("NP211", f"its type is checked in line {line}", computes)

@@ -90,6 +90,20 @@ class Tensor(Value):
 
 
 @dataclass(frozen=True)
+class Shape(Unknown):
+    """The shape of ``tensor``, of which only the last size is followed."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class LastSize(Unknown):
+    """The size of the last dimension of ``tensor``."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
 class Input(Tensor):
     """An argument of forward; ``position`` counts from 0 without ``self``."""
 

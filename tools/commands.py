@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from normport.tools import standard_input
 from normport.tools.diffs import git_diff
+from normport.tools.dims import check_configured, check_dims, covers, parse_dims
 from normport.tools.discover import PythonFile, argument_root, shown_path
 from normport.tools.errors import UserError
 from normport.tools.findings import FileResult, Report, Safety, joined
@@ -31,9 +31,6 @@ from normport.tools.terminal import (
 )
 from normport.tools.tree import FileChange
 from normport.tools.workspace import apply_everywhere, recover, was_interrupted
-
-if TYPE_CHECKING:
-    from normport.codemods.model import Site
 
 DONE, LEFT, FAILED = 0, 1, 2
 
@@ -72,65 +69,6 @@ def accepted(unsafe: bool, allow_unproven: bool) -> frozenset[Safety]:
     return frozenset(found)
 
 
-def parse_dims(texts: Sequence[str] | None) -> dict[str, str]:
-    """``CLASS.attr=EXPR`` options as a mapping.
-
-    Raises UserError for one of another form, or whose expression does not parse.
-    """
-    from normport.codemods.analyze import Options
-
-    dims: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, expression = text.partition("=")
-        if not equals:
-            raise UserError(f"--dim {text} is not CLASS.attr=EXPR; give for example A.norm=128.")
-        dims[name.strip()] = expression.strip()
-    try:
-        Options(dims=dims)
-    except ValueError as error:
-        raise UserError(f"--dim: {error}; give for example A.norm=config.head_dim.") from error
-    return dims
-
-
-def check_dims(dims: Mapping[str, str], report: Report) -> None:
-    """Whether each ``--dim`` was for a norm of the files, and needed.
-
-    Raises UserError for one that names no weightless norm, or one whose size is known.
-    """
-    if not dims or report.errors:
-        return
-    held = {
-        f"{site.owner}.{site.attribute}": (result, site)
-        for result in report.results
-        for site in (*result.sites, *result.hidden)
-        if site.owner and site.attribute and site.computes and site.computes.weight == "none"
-    }
-    for name, text in dims.items():
-        if name not in held:
-            known = f"they are {', '.join(sorted(held))}" if held else "the files have none"
-            raise UserError(
-                f"--dim {name}={text} names no weightless norm by the class that holds it and the "
-                f"attribute there; {known}."
-            )
-        result, site = held[name]
-        inferred = _without_dims(result, site)
-        if inferred is not None and inferred != site.target:
-            raise UserError(
-                f"--dim {name}={text}: the size of {name} is inferred, which makes it {inferred}; "
-                f"drop --dim {name}."
-            )
-
-
-def _without_dims(result: FileResult, site: Site) -> str | None:
-    """What the site becomes when its size is left to be inferred; None when it cannot be."""
-    from normport.codemods.analyze import find_sites
-
-    for other in find_sites(result.source, str(result.file)):
-        if (other.line, other.column) == (site.line, site.column):
-            return other.target if other.verdict == "convert" else None
-    return None
-
-
 def rewrite_command(request: Request, output_format: OutputFormat) -> int:
     """Carry out ``scan`` or ``rewrite`` and return the exit status."""
     _check(request, output_format)
@@ -142,6 +80,8 @@ def rewrite_command(request: Request, output_format: OutputFormat) -> int:
         request = replace(request, paths=_resolved(request))
         _recover(request)
         found = batches(request.paths, request.inputs)
+    for line in dict.fromkeys(line for batch in found for line in batch.notes):
+        note(f"note: {line}")
     report = _report(request, found)
     for error in report.errors:
         note(f"error: {error.message}")
@@ -228,6 +168,13 @@ def _report(request: Request, found: Sequence[Batch]) -> Report:
         from normport.tools.interactive import ask
 
         reports = ask(prepared, allow_dirty=request.allow_dirty)
+    for batch, each in zip(found, reports, strict=True):
+        if batch.config is None:
+            continue
+        own = {name: size for name, size in batch.dims.items() if name not in dims}
+        whole = covers(request.paths, batch.config.parent) and request.inputs.exclude is None
+        for line in check_configured(own, each, batch.where, whole):
+            note(f"note: {line}")
     report = joined(reports)
     check_dims(dims, report)
     return report
@@ -303,6 +250,8 @@ def _summarise(report: Report, request: Request, written: bool) -> None:
             note(f"{where}: the removed class takes a comment along: {comment}")
     applied = sum(finding.applied for finding in report.findings)
     if written:
+        for line in _converted(report):
+            note(line)
         note(f"Converted {many(applied, 'norm')} in {many(len(report.changed), 'file')}.")
     elif (request.write or request.interactive) and report.errors:
         note("Nothing was written, because of the errors above.")
@@ -310,3 +259,12 @@ def _summarise(report: Report, request: Request, written: bool) -> None:
         note("Nothing was written.")
     for line in footer(report.findings, told=written or request.diff):
         note(line)
+
+
+def _converted(report: Report) -> list[str]:
+    """Each file that was changed, and how many of its norms."""
+    found = []
+    for result in report.changed:
+        number = sum(finding.applied for finding in result.findings)
+        found.append(f"{shown_path(result.file, result.root)}: {many(number, 'norm')} converted")
+    return found

@@ -32,6 +32,11 @@ class Config:
     exclude: tuple[str, ...] = ()
     dims: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def where(self) -> str:
+        """The file and its table, for messages."""
+        return "" if self.path is None else f"{_shown(self.path)}, {TABLE}"
+
     def selection(self, select: Sequence[str] | None, ignore: Sequence[str] | None) -> Selection:
         """The rules once the command line has had its say.
 
@@ -50,7 +55,7 @@ class Config:
             return Exclusion(tuple(exclude))
         if self.path is None:
             return Exclusion()
-        return Exclusion(self.exclude, self.path.parent, f"{_shown(self.path)}, {TABLE} exclude")
+        return Exclusion(self.exclude, self.path.parent, f"{self.where} exclude")
 
 
 def config_for(argument: Path) -> Config:

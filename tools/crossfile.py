@@ -84,7 +84,7 @@ def shown(path: Path, roots: Sequence[Path]) -> str:
 
 def _importer(definition: Definition, path: Path, data: bytes, name: str) -> Importer | None:
     """The file as one that constructs the class; None when it means another one by the name."""
-    module = _parse(data)
+    module = parse(data)
     if module is None:
         raise NotFollowedError(f"{name} names it and does not parse")
     local: str | None = None
@@ -93,7 +93,7 @@ def _importer(definition: Definition, path: Path, data: bytes, name: str) -> Imp
         if not isinstance(node, ast.ImportFrom):
             continue
         taken = [alias for alias in node.names if alias.name in (definition.name, "*")]
-        if not taken or not _is_from(node, definition, path):
+        if not taken or not is_from(node, definition, path):
             continue
         where = f"line {node.lineno} of {name}"
         if taken[0].name == "*":
@@ -146,7 +146,7 @@ def _check_not_passed_on(
     for path, data in naming.items():
         if path == importer.path or not has_word(data, stem) or not has_word(data, importer.local):
             continue
-        line = _taken_in(_parse(data), stem, importer.local)
+        line = _taken_in(parse(data), stem, importer.local)
         if line is not None:
             where = f"line {line} of {shown(path, roots)}"
             raise NotFollowedError(f"{where} takes it from {shown(importer.path, roots)}")
@@ -165,7 +165,7 @@ def _taken_in(module: ast.Module | None, stem: str, name: str) -> int | None:
     return None
 
 
-def _is_from(node: ast.ImportFrom, definition: Definition, path: Path) -> bool:
+def is_from(node: ast.ImportFrom, definition: Definition, path: Path) -> bool:
     """Whether the import in the file ``path`` is one from the defining file."""
     home = definition.path
     target = home.parent if home.name == "__init__.py" else home.with_suffix("")
@@ -185,7 +185,7 @@ def _is_from(node: ast.ImportFrom, definition: Definition, path: Path) -> bool:
 
 def _is_quiet(definition: Definition) -> bool:
     """Whether importing the defining file does nothing but define."""
-    module = _parse(definition.source)
+    module = parse(definition.source)
     for node in module.body if module is not None else ():
         match node:
             case ast.Import() | ast.ImportFrom() | ast.Pass():
@@ -249,7 +249,7 @@ def _annotated(module: ast.Module) -> Iterator[ast.AST]:
             yield from walk(root)
 
 
-def _parse(data: bytes) -> ast.Module | None:
+def parse(data: bytes) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of another's escapes in strings

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from normport.tools.discover import PythonFile, discover
 from normport.tools.findings import FileError
 from normport.tools.selection import Selection
 from normport.tools.standard_input import read_stdin
+from normport.tools.summary import many
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,18 @@ class Options:
 
 @dataclass(frozen=True)
 class Batch:
-    """Files under one configuration; ``dims`` are its own, without those of the command line."""
+    """Files under one configuration; ``dims`` are its own, without those of the command line.
+
+    config: its file. where: that and its table, for messages. notes: about what was left out.
+    """
 
     files: tuple[PythonFile, ...]
     errors: tuple[FileError, ...]
     selection: Selection
     dims: Mapping[str, str]
+    config: Path | None = None
+    where: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def batches(paths: Sequence[Path], options: Options) -> list[Batch]:
@@ -51,19 +60,50 @@ def batches(paths: Sequence[Path], options: Options) -> list[Batch]:
         files, errors = discover(below)
         new = [file for file in files if file.path not in seen]
         seen.update(file.path for file in new)
-        found.append(_batch(config, new, errors, options))
+        found.append(_batch(config, new, errors, options, below))
     return found
 
 
 def stdin_batch(filename: Path | None, options: Options) -> tuple[PythonFile, Batch]:
     """The source on stdin, and the batch that holds it unless it is excluded."""
     file = read_stdin(filename)
-    return file, _batch(config_for(file.path.parent), [file], [], options)
+    return file, _batch(config_for(file.path.parent), [file], [], options, [])
 
 
 def _batch(
-    config: Config, files: Sequence[PythonFile], errors: Sequence[FileError], options: Options
+    config: Config,
+    files: Sequence[PythonFile],
+    errors: Sequence[FileError],
+    options: Options,
+    paths: Sequence[Path],
 ) -> Batch:
-    kept = config.exclusion(options.exclude).without(files, force=options.force)
+    exclusion = config.exclusion(options.exclude)
+    kept = exclusion.without(files, force=options.force)
     selection = config.selection(options.select, options.ignore)
-    return Batch(tuple(kept), tuple(errors), selection, config.dims)
+    notes = [
+        f"{exclusion.where} leaves out {what}."
+        for what in _left_out(files, {file.path for file in kept}, paths)
+    ]
+    return Batch(
+        tuple(kept),
+        tuple(errors),
+        selection,
+        config.dims,
+        config.path,
+        config.where,
+        tuple(notes),
+    )
+
+
+def _left_out(
+    files: Sequence[PythonFile], kept: AbstractSet[Path], paths: Sequence[Path]
+) -> Iterator[str]:
+    """The folders of which nothing is kept, or all files where none is."""
+    if files and not kept and not any(path.is_dir() for path in paths):
+        yield many(len(files), "named file") if len(files) > 1 else files[0].path.name
+        return
+    for path in filter(Path.is_dir, paths):
+        top = Path(os.path.abspath(path))
+        below = [file for file in files if file.path.is_relative_to(top)]
+        if below and kept.isdisjoint(file.path for file in below):
+            yield f"{many(len(below), 'Python file')} below {path}, all there are"

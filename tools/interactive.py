@@ -69,8 +69,8 @@ def check_terminal() -> None:
     """Raises UserError unless somebody can see the questions and answer them."""
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         raise UserError(
-            "--interactive asks in a terminal, and stdin or stdout is none: leave it out, and use "
-            "--diff and --write."
+            "--interactive asks in a terminal, and stdin or stdout is none: look at the changes "
+            "with --diff, then make them with --write."
         )
 
 

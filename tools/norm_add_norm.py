@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files as resources
 
-from normport.codemods.model import ProofCase, RefusedEdit
+from normport.codemods.model import FormatterError, ProofCase, RefusedEdit
 from normport.codemods.sandwich import Sandwich, convert_sandwiches, find_sandwiches
 from normport.codemods.sandwich_cases import sandwich_cases
 from normport.tools.discover import PythonFile
@@ -161,6 +161,8 @@ def _look(changed: Mapping[str, bytes], file: PythonFile) -> _Draft | None:
         draft.after = convert_sandwiches(source)
     except RefusedEdit as refused:
         draft.refuse("NP505", f"The file cannot be changed without a loss: {refused}")
+    except FormatterError as error:
+        raise UserError(str(error)) from error
     return draft
 
 

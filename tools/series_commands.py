@@ -12,11 +12,10 @@ from normport.tools.commands import (
     DONE,
     LEFT,
     accepted,
-    check_dims,
-    parse_dims,
     say_recovered,
 )
 from normport.tools.diffs import git_diff
+from normport.tools.dims import check_dims, parse_dims
 from normport.tools.errors import UserError
 from normport.tools.git import uncommitted
 from normport.tools.judge import NO_EXEC, NO_PROOF

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from normport.codemods.analyze import Foreign, Options
 from normport.codemods.model import Site
+from normport.tools.constructed import defined_only, with_places
 from normport.tools.crossfile import Definition, Importer, NotFollowedError, importers, shown
 from normport.tools.discover import PythonFile
 from normport.tools.findings import FileResult, Safety
@@ -49,7 +50,13 @@ def share(
     given = _resolved(files)
     shared = {source.file: _constructed_elsewhere(source) for source in sources}
     names = frozenset(name for found in shared.values() for name in found)
-    neighbours = _Users(given, listed, workers, names)
+    only = {source.file: defined_only(source.data, source.sites) for source in sources}
+    pairs = frozenset(
+        (name, Definition(source.file.path, b"", name).stem)
+        for source in sources
+        for name in only[source.file]
+    )
+    neighbours = _Users(given, listed, workers, names, pairs)
     known = {source.file.path.resolve(): source for source in sources}
     changed: dict[Path, S] = {}
     for source in sources:
@@ -75,6 +82,12 @@ def share(
                 changed[user.path] = other
     for source in changed.values():
         decide(source)
+    for source in sources:
+        names_here = set(only[source.file]) & set(defined_only(source.data, source.sites))
+        source.sites = tuple(
+            neighbours.placed(source, site) if site.norm in names_here else site
+            for site in source.sites
+        )
     return list(changed.values())
 
 
@@ -105,7 +118,8 @@ def _include(
 class _Users:
     """The files around those that define shared classes, each read once.
 
-    names: of all the classes.
+    names: of all the classes. pairs: of classes of which no more than their own file's users are
+    asked for, with the word by which those name the file.
     """
 
     def __init__(
@@ -114,7 +128,9 @@ class _Users:
         listed: Neighbours,
         workers: Workers,
         names: Collection[str],
+        pairs: Collection[tuple[str, str]] = (),
     ) -> None:
+        self.pairs = pairs
         self.given = given
         self.listed = listed
         self.workers = workers
@@ -123,20 +139,30 @@ class _Users:
 
     def users(self, definition: Definition, file: PythonFile) -> list[Importer]:
         """The files that construct the class, all of them given; raises NotFollowedError."""
-        folder, deep = neighbourhood(definition.path)
-        roots = (file.root, folder)
-        if (folder, deep) not in self._read:
-            paths = sorted({*self.listed.files(folder, deep), *(() if deep else self.given)})
-            read = self.workers.map(partial(_naming, names=self.names), paths)
-            naming = zip(paths, read, strict=True)
-            self._read[folder, deep] = {path: data for path, data in naming if data is not None}
-        found = importers(definition, self._read[folder, deep], roots)
+        roots = (file.root, neighbourhood(definition.path)[0])
+        found = importers(definition, self._around(definition), roots)
         for user in found:
             if user.path not in self.given:
                 where = shown(user.path, roots)
                 why = f"{where} constructs it too and is not looked at; name that file as well"
                 raise NotFollowedError(why)
         return found
+
+    def _around(self, definition: Definition) -> Mapping[Path, bytes]:
+        """What the files around the one that defines the class hold, of those that may use it."""
+        folder, deep = neighbourhood(definition.path)
+        if (folder, deep) not in self._read:
+            paths = sorted({*self.listed.files(folder, deep), *(() if deep else self.given)})
+            read = self.workers.map(partial(_naming, names=self.names, pairs=self.pairs), paths)
+            naming = zip(paths, read, strict=True)
+            self._read[folder, deep] = {path: data for path, data in naming if data is not None}
+        return self._read[folder, deep]
+
+    def placed(self, source: Source, site: Site) -> Site:
+        """The site, a class's, with where other files construct that."""
+        definition = Definition(source.file.path.resolve(), source.data, site.norm)
+        roots = (source.file.root, neighbourhood(definition.path)[0])
+        return with_places(site, definition, self._around(definition), roots)
 
 
 def _resolved(files: Sequence[PythonFile]) -> dict[Path, PythonFile]:
@@ -155,13 +181,16 @@ def _resolved(files: Sequence[PythonFile]) -> dict[Path, PythonFile]:
     return found
 
 
-def _naming(path: Path, names: Collection[str]) -> bytes | None:
-    """What a file holds that has one of the names in it."""
+def _naming(path: Path, names: Collection[str], pairs: Collection[tuple[str, str]]) -> bytes | None:
+    """What a file holds that has one of the names in it, or both words of a pair."""
     try:
         data = path.read_bytes()
     except OSError:
         return None
-    return data if any(has_word(data, name) for name in names) else None
+    wanted = any(has_word(data, name) for name in names) or any(
+        has_word(data, name) and has_word(data, stem) for name, stem in pairs
+    )
+    return data if wanted else None
 
 
 def _with_hint(problem: str) -> str:

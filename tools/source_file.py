@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from normport.codemods.analyze import Options, decode, find_sites, may_hold_norm
 from normport.codemods.convert import convert
 from normport.codemods.depth import with_deep_stack
-from normport.codemods.model import EditResult, RefusedEdit, Site
+from normport.codemods.model import EditResult, FormatterError, RefusedEdit, Site
 from normport.codemods.suppressions import may_hold_comment
 from normport.tools.discover import PythonFile, shown_path
+from normport.tools.errors import UserError
 from normport.tools.findings import FileError
 
 
@@ -115,7 +116,7 @@ def all_edits(source: SourceFile) -> Mapping[tuple[int, ...], EditResult | Refus
 def edit(source: SourceFile, numbers: Collection[int]) -> EditResult:
     """The file with the sites of those numbers converted, each set laid out once.
 
-    Raises RefusedEdit where that would lose something.
+    Raises RefusedEdit where that would lose something, UserError where ruff does not run.
     """
     key = tuple(sorted(numbers))
     if key not in source.edited:
@@ -124,6 +125,8 @@ def edit(source: SourceFile, numbers: Collection[int]) -> EditResult:
             source.edited[key] = convert(source.data, chosen, source.options)
         except RefusedEdit as refused:
             source.edited[key] = refused
+        except FormatterError as error:
+            raise UserError(str(error)) from error
     found = source.edited[key]
     if isinstance(found, RefusedEdit):
         raise found

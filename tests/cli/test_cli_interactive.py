@@ -204,7 +204,7 @@ def test_a_file_that_changes_meanwhile_is_left(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "--interactive asks in a terminal, and stdin or stdout is none"),
+        ((), "is none: look at the changes with --diff, then make them with --write."),
         (("--diff",), "--interactive asks; leave out --diff and --output-format."),
         (("--output-format=json",), "--interactive asks; leave out --diff and --output-format."),
     ],

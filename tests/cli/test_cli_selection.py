@@ -138,6 +138,20 @@ def test_a_named_file_is_excluded_by_force_only(refused: Path, normport: Command
     assert (result.status, result.out) == (0, "")
 
 
+def test_what_exclusion_empties_is_told(refused: Path, normport: Command) -> None:
+    """Else the folder looks as though there were nothing in it."""
+    err = normport("scan", "--exclude=sub", ".", "sub").err
+    assert "note: --exclude leaves out 1 Python file below sub, all there are.\n" in err
+    assert "leaves out" not in normport("scan", "--exclude=sub", ".").err
+    configure(refused, 'exclude = ["*.py"]')
+    where = "note: pyproject.toml, [tool.normport] exclude leaves out"
+    err = normport("scan", ".").err
+    assert f"{where} 3 Python files below ., all there are.\n0 files, 0 norms" in err
+    assert f"{where} model.py." in normport("scan", "--force-exclude", "model.py").err
+    two = normport("scan", "--force-exclude", "model.py", "scale.py").err
+    assert f"{where} 2 named files." in two
+
+
 def test_a_pattern_that_is_none(refused: Path, normport: Command) -> None:
     error = normport("scan", "--exclude=a[", "--exclude=!", ".").error
     assert error.startswith("--exclude: `!` is no pattern that a .gitignore takes; write ")
@@ -181,6 +195,36 @@ def test_sizes(folder: Path, normport: Command, dims: str, size: str) -> None:
     configure(folder, f"dims = {{ {dims}, Other.norm = 8 }}")
     assert f"to RMSNorm({size}, " in normport("scan", "--no-proof", ".").out
     assert "to RMSNorm(7, " in normport("scan", "--no-proof", "--dim=Layer.norm=7", ".").out
+
+
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [
+        ('"Layer.nrom" = 8', "Layer.nrom = 8 names no weightless norm by the class that holds it"),
+        ('"Known.norm" = 9', "Known.norm = 9: the size of Known.norm is inferred, which makes it "),
+    ],
+)
+def test_sizes_of_no_use(folder: Path, normport: Command, dims: str, said: str) -> None:
+    """As with --dim; unless other files, which this run leaves out, may need them."""
+    known = WEIGHTLESS.replace("class Layer", "class Known").replace(
+        "self.norm = Bare(", "self.proj = nn.Linear(8, 64)\n        self.norm = Bare("
+    )
+    (folder / "model.py").write_text(WEIGHTLESS)
+    (folder / "known.py").write_text(known.replace("self.norm(x)", "self.norm(self.proj(x))"))
+    (folder / "plain.py").write_text(MODEL)
+    configure(folder, f"dims = {{ {dims} }}")
+    result = normport("scan", "--no-proof", ".")
+    assert (result.status, result.out) == (2, "")
+    assert f"pyproject.toml, [tool.normport] dims: {said}" in result.error
+    assert normport("scan", "--no-proof", "plain.py").status == 1
+
+
+def test_sizes_for_a_class_that_no_file_has(folder: Path, normport: Command) -> None:
+    (folder / "model.py").write_text(WEIGHTLESS)
+    configure(folder, 'dims = { "Layer.norm" = 8, "Other.norm" = 8 }')
+    told = "dims: no file with a norm in it has a class Other."
+    assert told in normport("scan", "--no-proof", ".").err
+    assert told not in normport("scan", "--no-proof", "model.py").err
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_write_then_second_run_changes_nothing(folder: Path, normport: Command) 
     model.write_text(MODEL)
     first = normport("rewrite", "--write", ".")
     assert (first.status, first.out) == (0, "")
-    assert "Converted 2 norms in 1 file." in first.err
+    assert "model.py: 2 norms converted\nConverted 2 norms in 1 file." in first.err
     written = model.read_text()
     assert "GemmaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)" in written
     assert "OffsetNorm" not in written.replace("GemmaRMSNorm", "")

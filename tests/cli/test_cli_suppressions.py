@@ -33,6 +33,8 @@ def warnings(err: str) -> list[str]:
         "# normport: ignore[NP101]  # because of the kernel",
         "# normport: ignore because of the kernel",
         "# noqa: E501  # normport: ignore[NP101]",
+        "# Normport: Ignore[np101]",
+        "# NORMPORT : IGNORE",
     ],
 )
 def test_kept_out(folder: Path, normport: Command, comment: str) -> None:
@@ -103,6 +105,10 @@ def test_refused_sites(folder: Path, normport: Command) -> None:
         ("# normport: ignored", "is no comment that normport knows; write ", 0),
         ("# normport: ignore[NP101", "is no comment that normport knows; write ", 0),
         ("# normport: skip", "is no comment that normport knows; write ", 0),
+        ("# normport ignore[NP101]", "is no comment that normport knows; write ", 0),
+        ("# NORMPORT IGNORE [NP101]", "is no comment that normport knows; write ", 0),
+        ("# Normport: Ignor[np101]", "is no comment that normport knows; write ", 0),
+        ("# NormPort: Ignore[np102]", "is unused: nothing on this line is NP102; drop it.", 0),
     ],
 )
 def test_comments_that_are_wrong(

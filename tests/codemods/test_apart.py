@@ -38,6 +38,9 @@ KERNELS = {
     "@helion.kernel(autotune_baseline_fn=baseline)\ndef k(x, n, eps):\n"
     "    for tile in hl.tile(n):\n        s = x[tile].pow(2).sum(dim=-1)\n"
     "        x[tile] = x[tile] * torch.rsqrt(s * (1.0 / n) + eps)\n",
+    "ptx": "from .dsl import asm\n\n\n@asm(float)\ndef k(total, eps):\n"
+    "    code = '{ .reg .f32 m; div.rn.f32 m,$1,0f44c00000; add.f32 m,m,$2; '\n"
+    "    return code + 'rsqrt.approx.f32 $0,m; }', '=f,f,f', (total, eps)\n",
 }
 
 
