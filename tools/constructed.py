@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from normport.codemods.model import Site
+from normport.codemods.nodes import walk
 from normport.tools.crossfile import Definition, is_from, parse, shown
 from normport.tools.outside import has_word
 
@@ -43,7 +44,8 @@ def with_places(
         for path, data in around.items()
         if path != definition.path and (lines := _lines(definition, path, data))
     ]
-    more = f" and {len(places) - _MOST} other files" if len(places) > _MOST else ""
+    left = len(places) - _MOST
+    more = (" and one other file" if left == 1 else f" and {left} other files") if left > 0 else ""
     told = f"Constructed in {', '.join(places[:_MOST])}{more}" if places else _NONE
     return replace(site, reason=f"{site.reason} {told}; it counts as one site here.")
 
@@ -60,7 +62,7 @@ def _lines(definition: Definition, path: Path, data: bytes) -> list[int]:
     if not (has_word(data, definition.name) and has_word(data, definition.stem)):
         return []
     tree = parse(data)
-    nodes = list(ast.walk(tree)) if tree is not None else []
+    nodes = list(walk(tree)) if tree is not None else []
     names = {
         alias.asname or alias.name
         for node in nodes
