@@ -11,7 +11,8 @@ inclusive, as vLLM's compile ranges are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import reprlib
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final, Literal
 
@@ -119,27 +120,27 @@ def route(
     or of another type is native, each with a code of its own. ``table`` is for tests; no
     user-facing switch sets it.
     """
-    # Asked again and again with the same few values. A bool would find an int's entry, so only
-    # exact integers are looked up.
-    try:
-        memo = config._memo
-    except AttributeError:
-        return _decide(config, rows, compile_range, table)
-    key: Any = rows
-    if compile_range is not None:
-        if type(compile_range) is not tuple or len(compile_range) != 2:
-            return _decide(config, rows, compile_range, table)
-        low, high = compile_range
-        if type(low) is not int or type(high) is not int:
-            return _decide(config, rows, compile_range, table)
-        key = compile_range if rows is None else (rows, low, high)
-    if table is not CONTRACT or (rows is not None and type(rows) is not int):
-        return _decide(config, rows, compile_range, table)
-    found = memo.get(key)
-    if found is None:
-        found = _decide(config, rows, compile_range, table)
-        if len(memo) < _MEMO_LIMIT:
-            memo[key] = found
+    # Asked again and again with the same few values. A bool would find an int's entry, and
+    # something that is no configuration could bring answers of its own: both are decided anew.
+    if type(config) is RouteConfig and table is CONTRACT:
+        if compile_range is None:
+            if rows is None or type(rows) is int:
+                return config._memo.get(rows) or _remember(config, rows, rows, None)
+        elif type(compile_range) is tuple and len(compile_range) == 2:
+            low, high = compile_range
+            # A row within a range of the domain is decided as the range.
+            if (type(low) is int and type(high) is int) and (
+                rows is None or (type(rows) is int and 1 <= low <= rows <= high <= 8192)
+            ):
+                found = config._memo.get(compile_range)
+                return found or _remember(config, compile_range, None, compile_range)
+    return _decide(config, rows, compile_range, table)
+
+
+def _remember(config: RouteConfig, key: Any, rows: Any, compile_range: Any) -> Decision:
+    found = _decide(config, rows, compile_range, CONTRACT)
+    if len(config._memo) < _MEMO_LIMIT:
+        config._memo[key] = found
     return found
 
 
@@ -193,9 +194,11 @@ def _decide(config: Any, rows: Any, compile_range: Any, table: Table) -> Decisio
 def _decide_range(cell: Cell, rows: int | None, compile_range: Any) -> Decision:
     ends = _ends(compile_range)
     if ends is None:
-        return _native("range-type", f"{compile_range!r} is not a compile range of two integers")
+        return _native(
+            "range-type", f"{_shown(compile_range)} is not a compile range of two integers"
+        )
     low, high = ends
-    shown = f"{low}:{high}"
+    shown = f"{_shown(low)}:{_shown(high)}"
     if low > high:
         return _native("range-reversed", f"range {shown} ends before it begins")
     if low < FIRST_ROW:
@@ -203,7 +206,7 @@ def _decide_range(cell: Cell, rows: int | None, compile_range: Any) -> Decision:
     if high > LAST_ROW:
         return _native("range-above", f"range {shown} reaches beyond {LAST_ROW} rows")
     if rows is not None and not low <= rows <= high:
-        return _native("row-outside-range", f"row count {rows} lies outside range {shown}")
+        return _native("row-outside-range", f"row count {_shown(rows)} lies outside range {shown}")
     crossed = cell.native_row_in(low, high)
     if crossed is not None:
         return _native(
@@ -216,7 +219,7 @@ def _ends(compile_range: Any) -> tuple[int, int] | None:
     """Both ends of a pair, or of an object such as vLLM's Range; None for anything else."""
     if hasattr(compile_range, "start") and hasattr(compile_range, "end"):
         compile_range = (compile_range.start, compile_range.end)
-    if not isinstance(compile_range, Sequence) or isinstance(compile_range, str | bytes):
+    if not isinstance(compile_range, tuple | list):
         return None
     if len(compile_range) != 2 or not all(_is_int(end) for end in compile_range):
         return None
@@ -225,11 +228,11 @@ def _ends(compile_range: Any) -> tuple[int, int] | None:
 
 def _check_row(rows: Any) -> Decision | None:
     if not _is_int(rows):
-        return _native("rows-type", f"row count {rows!r} is not an integer")
+        return _native("rows-type", f"row count {_shown(rows)} is not an integer")
     if rows < FIRST_ROW:
-        return _native("rows-below", f"row count {rows} is below {FIRST_ROW}")
+        return _native("rows-below", f"row count {_shown(rows)} is below {FIRST_ROW}")
     if rows > LAST_ROW:
-        return _native("rows-above", f"row count {rows} is above {LAST_ROW}")
+        return _native("rows-above", f"row count {_shown(rows)} is above {LAST_ROW}")
     return None
 
 
@@ -240,28 +243,28 @@ def _find_cell(config: Any, table: Table) -> Cell | Decision:
     for name in ("tensor_parallel", "pipeline_parallel", "hidden_size"):
         value = getattr(config, name)
         if value is None or not _is_int(value):
-            what = "is not known" if value is None else f"{value!r} is not an integer"
-            return _native(_CODES[name] + "-unknown", f"the {name.replace('_', ' ')} {what}")
+            what = "is not known" if value is None else f"{_shown(value)} is not an integer"
+            return _native(_CODES[name] + "-unknown", f"the {_WORDS[name]} {what}")
     for name in ("family", "size", "dtype", "precision"):
         value = getattr(config, name)
         if value is not None and not isinstance(value, str):
-            return _native(_CODES[name], f"the {name} {value!r} is not a name")
+            return _native(_CODES[name], f"the {name} {_shown(value)} is not a name")
     tp = config.tensor_parallel
     if tp == 1:
         return _native("tp1", "with tensor parallel size 1 there is nothing to reduce")
     if tp == 8:
         return _native("tp8", "tensor parallel size 8 is outside the contract")
     if config.pipeline_parallel != 1:
-        return _native("pp", f"pipeline parallel size {config.pipeline_parallel} is not 1")
+        return _native("pp", f"pipeline parallel size {_shown(config.pipeline_parallel)} is not 1")
     cells = [cell for cell in table if cell.family == config.family]
     if not cells:
+        unknown = "the model is of no family that the contract knows"
         known = f"model family {config.family} has no cell"
-        return _native(
-            "family", "the model family is not known" if config.family is None else known
-        )
+        return _native("family", unknown if config.family is None else known)
     cells = [cell for cell in cells if cell.size == config.size]
     if not cells:
-        size = f"hidden size {config.hidden_size}" if config.size is None else f"size {config.size}"
+        hidden = f"hidden size {_shown(config.hidden_size)}"
+        size = hidden if config.size is None else f"size {config.size}"
         return _native("size", f"{config.family} of {size} has no cell")
     if config.dtype != "bfloat16":
         known = f"activations in {config.dtype} are not in bfloat16"
@@ -269,10 +272,11 @@ def _find_cell(config: Any, table: Table) -> Cell | Decision:
             "dtype", "the activations' dtype is not known" if config.dtype is None else known
         )
     if config.hidden_size not in {cell.hidden_size for cell in cells}:
-        return _native("hidden", f"hidden size {config.hidden_size} is not that of {config.size}")
+        hidden = _shown(config.hidden_size)
+        return _native("hidden", f"hidden size {hidden} is not that of {config.size}")
     cells = [cell for cell in cells if cell.tensor_parallel == tp]
     if not cells:
-        return _native("tp", f"{config.size} has no cell for tensor parallel size {tp}")
+        return _native("tp", f"{config.size} has no cell for tensor parallel size {_shown(tp)}")
     cells = [
         cell
         for cell in cells
@@ -296,8 +300,24 @@ _CODES = {
 }
 
 
+_WORDS = {
+    "tensor_parallel": "tensor parallel size",
+    "pipeline_parallel": "pipeline parallel size",
+    "hidden_size": "hidden size",
+}
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    """A value for a reason: short, and never an error."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        # Python prints no integer of more than some thousand digits.
+        return f"a value of type {type(value).__name__}"
 
 
 def _name(cell: Cell) -> str:

@@ -51,13 +51,12 @@ def read_model(config: Any, table: Table = CONTRACT) -> Model:
     sizes: dict[tuple[Any, Any], str] = {
         (cell.family, cell.hidden_size): cell.size for cell in table
     }
-    quantization = _first(config, text, "quantization_config")
-    method = None if quantization is None else _get(quantization, "quant_method")
+    quantization = _quantization(config, text)
     return Model(
         family=family,
         size=sizes.get((family, hidden)) if known else None,
         hidden_size=hidden if known else None,
-        precision=_precision(method, quantization),
+        precision=_precision(quantization),
         dtype=dtype_name(_first(config, text, "dtype") or _first(config, text, "torch_dtype")),
     )
 
@@ -77,16 +76,12 @@ def read_vllm(vllm_config: Any, table: Table = CONTRACT) -> RouteConfig:
     if model_config is None:
         return RouteConfig(**sizes)
     model = read_model(_get(model_config, "hf_config"), table)
-    method = _get(model_config, "quantization")
-    precision = model.precision
-    if method is not None and precision in (None, "BF16"):
-        precision = _precision(method, None)
     return RouteConfig(
         family=model.family,
         size=model.size,
         hidden_size=model.hidden_size,
         dtype=dtype_name(_get(model_config, "dtype")),
-        precision=precision,
+        precision=_served(model.precision, _get(model_config, "quantization")),
         **sizes,
     )
 
@@ -110,15 +105,48 @@ def _family(config: Any, text: Any) -> str | None:
     return outer
 
 
-def _precision(method: Any, quantization: Any) -> str | None:
-    """ "BF16" without quantization, "FP8" for 8-bit float weights, else the method's name."""
-    if method is None:
-        return "BF16" if quantization is None else None
+def _quantization(config: Any, text: Any) -> Any:
+    """The quantization config, in the places where vLLM looks for it."""
+    for source in (config, text):
+        for name in ("quantization_config", "compression_config"):
+            found = _get(source, name)
+            if found is not None:
+                return found
+    return None
+
+
+def _precision(quantization: Any) -> str | None:
+    """ "BF16" without quantization, "FP8" for 8-bit float weights, else the method's name.
+
+    None for a quantization config that names no method.
+    """
+    if quantization is None:
+        return "BF16"
+    method = _get(quantization, "quant_method")
+    if not isinstance(method, str) or not method:
+        return None
+    # In lower case, as vLLM takes it, it is also neither of the two names above by accident.
+    method = method.lower().replace("compressed_tensors", "compressed-tensors")
     if method == "fp8":
         return "FP8"
     if method == "compressed-tensors" and _all_float8(_get(quantization, "config_groups")):
         return "FP8"
-    return str(method)
+    return method
+
+
+def _served(checkpoint: str | None, method: Any) -> str | None:
+    """The precision of a checkpoint's weights as vLLM serves them with a quantization method.
+
+    A method beside the checkpoint's own (``--quantization``) quantizes it while it is loaded.
+    None where the two contradict each other.
+    """
+    if method is None:
+        return checkpoint if checkpoint == "BF16" else None
+    if method == "fp8":
+        return "FP8" if checkpoint in ("BF16", "FP8") else None
+    if method == "compressed-tensors":
+        return checkpoint if checkpoint != "BF16" else None
+    return str(method).lower()
 
 
 def _all_float8(groups: Any) -> bool:

@@ -64,6 +64,9 @@ class CompilingCpuPlatform(CpuPlatform):
         compilation = vllm_config.compilation_config
         mode = compilation.mode
         super().check_and_update_config(vllm_config)
+        if os.environ.get("NORMPORT_CAR_FORK"):
+            # The ranks then need not import vLLM again.
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         if mode == CompilationMode.VLLM_COMPILE:
             compilation.mode = mode
             compilation.compile_sizes = compilation.compile_sizes or []
