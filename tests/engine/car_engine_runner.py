@@ -1,16 +1,17 @@
-"""Runs of vLLM's CPU engine, tensor parallel 2, compiled; one after the other.
+"""Runs of vLLM's CPU engine with several ranks, one after the other.
 
-    python car_engine_runner.py HOME RUNS.json
+    python car_engine_runner.py HOME JOBS.json
 
-RUNS is a list of {"name", "kind", "options"}; each run writes HOME/NAME/log and outputs.json, and
-the ranks write into HOME/NAME/report. vLLM is imported once and the runs are forked, their ranks
-too: importing it in every process would take longer than what is run.
+JOBS is a list of ``car_engine.job``; each run writes log, outputs.json and ended.json into
+HOME/NAME, and its ranks write into HOME/NAME/report. vLLM is imported once and the runs are forked,
+their ranks too: importing it in every process would take longer than what is run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -21,12 +22,13 @@ from typing import Any
 
 import tiny_qwen
 import vllm
-from vllm.v1.executor import multiproc_executor  # what a run would import first
+from vllm.model_executor.models import ModelRegistry, qwen3_5
+from vllm.v1.executor import multiproc_executor  # what every run would import first
 
 PROMPT_LENGTHS = (2, 9, 15, 30)
 NEW_TOKENS = 8
-TIMEOUT_S = 600
-"""Of one run; what a run takes on a machine without other work is in docs/car-rmsnorm.md."""
+TIMEOUT_S = 900
+"""Of one run, on a busy machine; what they take on another one is in docs/car-rmsnorm.md."""
 
 assert multiproc_executor
 
@@ -45,43 +47,41 @@ def generate(llm: Any) -> list[dict[str, Any]]:
         (done,) = llm.generate([prompt], sampling, use_tqdm=False)
         chosen = done.outputs[0]
         assert chosen.logprobs is not None
-        steps = list(zip(chosen.logprobs, chosen.token_ids, strict=True))
-        seen.append(
-            {
-                "tokens": list(chosen.token_ids),
-                "logprobs": [step[token].logprob for step, token in steps],
-                "margins": [
-                    step[token].logprob - max(v.logprob for t, v in step.items() if t != token)
-                    for step, token in steps
-                ],
-            }
-        )
+        steps = [{str(t): entry.logprob for t, entry in step.items()} for step in chosen.logprobs]
+        seen.append({"tokens": list(chosen.token_ids), "logprobs": steps})
     return seen
 
 
-def start(checkpoint: Path, compilation: dict[str, Any]) -> Any:
-    return vllm.LLM(
-        model=str(checkpoint),
-        dtype="bfloat16",
-        max_model_len=128,
-        max_num_seqs=4,
-        max_num_batched_tokens=128,
-        tensor_parallel_size=2,
-        seed=0,
-        skip_tokenizer_init=True,
-        enable_prefix_caching=False,
-        compilation_config=compilation,
-    )
+def kill_a_rank(llm: Any) -> None:
+    """Generate again after the last rank died; the engine has to end with an error."""
+    ranks = [p for p in multiprocessing.active_children() if p.name.startswith("VllmWorker")]
+    os.kill(max(ranks, key=lambda process: process.name).pid or 0, signal.SIGKILL)
+    generate(llm)
+    print("the engine generated without one of its ranks", flush=True)
 
 
-def run(home: Path, name: str, kind: str, options: dict[str, Any]) -> None:
+def run(home: Path, name: str, kind: str, then: str, options: dict[str, Any]) -> None:
     folder = home / name
     checkpoint = home / f"checkpoint-{kind}"
     if not checkpoint.exists():
         tiny_qwen.make(checkpoint, kind)
     os.environ["NORMPORT_CAR_REPORT"] = str(folder / "report")
-    llm = start(checkpoint, options)
+    if then == "uneven":
+        os.environ["NORMPORT_CAR_UNEVEN"] = "1"
+    llm = vllm.LLM(
+        model=str(checkpoint),
+        dtype="bfloat16",
+        max_model_len=128,
+        max_num_seqs=4,
+        max_num_batched_tokens=128,
+        seed=0,
+        skip_tokenizer_init=True,
+        enable_prefix_caching=False,
+        **({"tensor_parallel_size": 2} | options),
+    )
     (folder / "outputs.json").write_text(json.dumps(generate(llm)))
+    if then == "kill":
+        kill_a_rank(llm)
 
 
 def forked(home: Path, job: dict[str, Any]) -> None:
@@ -104,21 +104,24 @@ def forked(home: Path, job: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-    status = None
-    while status is None and time.monotonic() - began < TIMEOUT_S:
-        ended, raw = os.waitpid(child, os.WNOHANG)
-        if ended:
-            status = os.waitstatus_to_exitcode(raw)
+    ended = None
+    while ended is None and time.monotonic() - began < TIMEOUT_S:
+        pid, raw = os.waitpid(child, os.WNOHANG)
+        if pid:
+            ended = os.waitstatus_to_exitcode(raw)
         else:
-            time.sleep(0.2)
+            time.sleep(0.1)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    if status is None:
+    if ended is None:
         os.waitpid(child, 0)
-    seconds = time.monotonic() - began
-    (folder / "ended.json").write_text(json.dumps({"status": status, "seconds": seconds}))
+    seconds = round(time.monotonic() - began, 1)
+    (folder / "ended.json").write_text(json.dumps({"status": ended, "seconds": seconds}))
 
 
 if __name__ == "__main__":
+    # By class, or vLLM would import itself once more, in a process that looks at the class.
+    for model in (qwen3_5.Qwen3_5ForCausalLM, qwen3_5.Qwen3_5MoeForCausalLM):
+        ModelRegistry.register_model(model.__name__, model)
     for job in json.loads(Path(sys.argv[2]).read_text()):
         forked(Path(sys.argv[1]), job)
