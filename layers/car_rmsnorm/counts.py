@@ -98,15 +98,26 @@ class Report:
         }
 
     def save(self) -> None:
-        """Write the file if one was asked for; whole, or not at all."""
+        """Write the file if one was asked for; whole, or not at all.
+
+        A folder that cannot be written is a warning: the engine is not there for its report.
+        """
         folder = os.environ.get(REPORT_VARIABLE)
         if not folder:
             return
         path = Path(folder) / f"car-rmsnorm-rank{self.rank}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(json.dumps(self.as_json(), indent=1) + "\n")
-        draft.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+            draft.replace(path)
+        except OSError as error:
+            logger().warning_once(
+                "CAR-RMSNorm: %s cannot be written (%s); %s names another folder.",
+                str(path),
+                str(error.strerror),
+                REPORT_VARIABLE,
+            )
 
     def summary(self) -> str:
         """What was rewritten, range by range; the line of the log."""
