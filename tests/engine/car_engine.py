@@ -17,6 +17,8 @@ TIMEOUT_S = 3000
 
 LAYERS = 2
 HIDDEN = 64
+VOCABULARY = 512
+"""As ``tiny_qwen.py`` makes them."""
 # Row 16 is native, as for the real models, and a prompt of 30 tokens reaches the range after it.
 CELLS = [
     {
@@ -52,7 +54,7 @@ class Run:
 
 
 def job(name: str, kind: str, *, then: str = "", **options: Any) -> dict[str, Any]:
-    """One run: kind is dense or moe, ``then`` what happens after it, options are ``LLM``'s."""
+    """One run: kind is that of ``tiny_qwen``, then what happens afterwards, options ``LLM``'s."""
     return {"name": name, "kind": kind, "then": then, "options": options}
 
 

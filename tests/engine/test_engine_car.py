@@ -7,14 +7,15 @@ of the switch could be found by the other.
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from car_engine import HIDDEN, LAYERS, OFF, ON, Run, job, run_engine
-from tiny_qwen import HEAD_SCALE
+from car_engine import LAYERS, OFF, ON, VOCABULARY, Run, job, run_engine
 
 pytestmark = pytest.mark.engine
 
 LOGIT_STEP = 2**-6
-"""Between two numbers of bfloat16 from 2 to 4, where the leading logit lies."""
+"""Between two numbers of bfloat16 from 2 to 4; the leading logit lies below 4."""
 LOGPROB_BOUND = 2 * LOGIT_STEP
 """One step for the rounding of the logit itself, which can fall the other way, and one for all that
 reaches it from the hidden states (docs/car-rmsnorm.md has the estimate)."""
@@ -28,7 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         job("off", "dense", **OFF),
         job("warm", "dense", then="kill"),
         job("uneven", "dense", then="uneven"),
-        job("stages", "dense", pipeline_parallel_size=2, **ON),
+        job("stages", "deep", pipeline_parallel_size=2, enforce_eager=True, **ON),
         job("moe", "moe"),
     )
 
@@ -95,13 +96,13 @@ def test_on_and_off_generate_the_same(on: Run, off: Run) -> None:
             assert first - second > 2 * LOGPROB_BOUND, "the model leaves the token to a rounding"
             assert abs(a[str(token)] - b[str(token)]) <= LOGPROB_BOUND
             leading.append(first)
+    # About the largest logit: the others lie around 0, so the whole sum is about the vocabulary's.
+    assert max(leading) + math.log(VOCABULARY) < 4, (
+        "the step of its rounding is larger than assumed"
+    )
     # The bound says something: what the logprobs are depends on the context by much more.
     assert max(leading) - min(leading) > 20 * LOGPROB_BOUND
     assert len({token for run in on.outputs for token in run["tokens"]}) > 20
-
-
-def test_the_leading_logit_is_of_the_size_that_the_bound_is_for() -> None:
-    assert 2 < HIDDEN * HEAD_SCALE <= 4
 
 
 def test_the_switch_never_finds_the_other_states_graphs(on: Run, off: Run) -> None:
@@ -139,12 +140,11 @@ def test_ranks_that_differ_do_not_start(runs: dict[str, Run]) -> None:
     assert "CAR-RMSNorm: the ranks of group tp:0 disagree: table is " in uneven.log
 
 
-def test_two_stages_run_native_and_say_why(runs: dict[str, Run]) -> None:
+def test_two_stages_with_a_group_each_do_not_hang(runs: dict[str, Run]) -> None:
     stages = ended_well(runs["stages"])
     assert stages.outputs is not None
-    assert "CAR-RMSNorm: requested, but it does nothing. Native: pipeline parallel" in stages.log
-    assert [(rank["state"], rank["code"]) for rank in stages.ranks] == [("off", "pp")] * 4
-    assert sum(rank["replaced"] for rank in stages.ranks) == 0
+    assert [(rank["tensor_parallel"], rank["replaced"]) for rank in stages.ranks] == [(2, 0)] * 4
+    assert "CAR-RMSNorm: requested, but it does nothing. Native: " in stages.log
 
 
 def test_a_mixture_of_experts_is_rewritten(runs: dict[str, Run]) -> None:
