@@ -23,9 +23,9 @@ SCHEMA = 1
 class RangeCount:
     """One compile range; start and end are inclusive rows.
 
-    graphs: graphs that the pass saw. matched: sites where a norm follows an all-reduce of the
-    group. replaced: those that were fused. forms: the fused ones by form. skipped: the others of a
-    fused range by reason.
+    graphs: graphs that the pass saw (one that equals another is compiled once). matched: sites
+    where a norm follows an all-reduce of the group. replaced: those that were fused. forms: the
+    fused ones by form. skipped: the others of a fused range by reason.
     """
 
     start: int
@@ -128,7 +128,8 @@ class Report:
             + ("" if part.fused else f" ({part.code})")
             for _, part in sorted(self.ranges.items())
         ]
-        return f"{self.replaced} of {self.matched} sites rewritten: {', '.join(parts)}"
+        total = f"{self.replaced} of {self.matched} sites rewritten in the graphs compiled"
+        return f"{total}: {', '.join(parts)}"
 
     def why_nothing(self) -> str | None:
         """The likely cause of no rewrite in ranges that were to be fused; None if all is well."""

@@ -314,6 +314,9 @@ def test_a_model_outside_the_contract_is_left_alone_with_the_reason() -> None:
 def test_the_uuid_covers_table_config_group_and_limit(group: Any) -> None:
     seen = {make().uuid(), make(tp=1).uuid(), make(hidden_size=128).uuid()}
     seen.add(CarRmsNormPass(config(), (replace(TINY, native_rows=(17,)),)).uuid())
+    group.rank = 1
+    seen.add(make().uuid())
+    group.rank = 0
     group.unique_name = "tp:1"
     seen.add(make().uuid())
     limited = make()
@@ -322,7 +325,7 @@ def test_the_uuid_covers_table_config_group_and_limit(group: Any) -> None:
     off = make()
     off.flag = False
     seen.add(off.uuid())
-    assert len(seen) == 7
+    assert len(seen) == 8
     group.unique_name = GROUP
     assert make().uuid() == make().uuid()
     assert digest((TINY,)) != digest(CONTRACT)
@@ -402,7 +405,8 @@ def test_what_was_done_is_said_once_by_the_first_rank(
     counts.conclude()
     counts.conclude()
     assert said == [
-        "CAR-RMSNorm: 1 of 2 sites rewritten: 0 of 1 in 16:16 (native-range), 1 of 1 in 17:64."
+        "CAR-RMSNorm: 1 of 2 sites rewritten in the graphs compiled: "
+        "0 of 1 in 16:16 (native-range), 1 of 1 in 17:64."
     ]
     assert first.report.as_json()["compile_seconds"] == 2.5
 
