@@ -26,12 +26,13 @@ CELLS = [
         "size": "tiny",
         "tensor_parallel": ranks,
         "hidden_size": HIDDEN,
-        "precision": "BF16",
+        "precision": precision,
         "native_rows": [16],
         "endpoints": [15, 16],
     }
     for kind in ("dense", "moe")
     for ranks in (2, 4)
+    for precision in ("BF16", "FP8")
 ]
 OFF = {"compilation_config": {"pass_config": {"fuse_allreduce_rms": False}}}
 ON = {"compilation_config": {"pass_config": {"fuse_allreduce_rms": True}}}
