@@ -35,7 +35,6 @@ CELLS = [
     for precision in ("BF16", "FP8")
 ]
 OFF = {"compilation_config": {"pass_config": {"fuse_allreduce_rms": False}}}
-ON = {"compilation_config": {"pass_config": {"fuse_allreduce_rms": True}}}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from car_engine import LAYERS, OFF, ON, VOCABULARY, Run, job, run_engine
+from car_engine import LAYERS, OFF, VOCABULARY, Run, job, run_engine
 
 pytestmark = pytest.mark.engine
 
@@ -29,7 +29,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         job("off", "dense", **OFF),
         job("warm", "dense", then="kill"),
         job("uneven", "dense", then="uneven"),
-        job("stages", "deep", pipeline_parallel_size=2, enforce_eager=True, **ON),
         job("moe", "moe"),
     )
 
@@ -139,13 +138,6 @@ def test_ranks_that_differ_do_not_start(runs: dict[str, Run]) -> None:
     uneven = runs["uneven"]
     assert (uneven.status, uneven.outputs) == (1, None)
     assert "CAR-RMSNorm: the ranks of group tp:0 disagree: table is " in uneven.log
-
-
-def test_two_stages_with_a_group_each_do_not_hang(runs: dict[str, Run]) -> None:
-    stages = ended_well(runs["stages"])
-    assert stages.outputs is not None
-    assert [(rank["tensor_parallel"], rank["replaced"]) for rank in stages.ranks] == [(2, 0)] * 4
-    assert "CAR-RMSNorm: requested, but it does nothing. Native: " in stages.log
 
 
 def test_a_mixture_of_experts_is_rewritten(runs: dict[str, Run]) -> None:

@@ -1,6 +1,6 @@
 """Tiny random Qwen3.5 checkpoints, dense and mixture of experts, text only.
 
-python tiny_qwen.py FOLDER dense|deep|moe
+python tiny_qwen.py FOLDER dense|moe
 """
 
 from __future__ import annotations
@@ -51,14 +51,8 @@ def make(folder: Path, kind: str) -> Path:
     )
 
     torch.manual_seed(11)
-    if kind != "moe":
-        # Deep: each of two pipeline stages gets a layer of both kinds.
-        times = 2 if kind == "deep" else 1
-        layers = {
-            "num_hidden_layers": times * LAYERS,
-            "layer_types": times * COMMON["layer_types"],
-        }
-        model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**COMMON | layers, intermediate_size=128))
+    if kind == "dense":
+        model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**COMMON, intermediate_size=128))
     else:
         config = Qwen3_5MoeTextConfig(
             **COMMON,
