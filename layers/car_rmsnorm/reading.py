@@ -14,13 +14,9 @@ from typing import Any
 
 from normport.layers.car_rmsnorm.contract import CONTRACT, DENSE, MOE, RouteConfig, Table
 
-FAMILIES = {
-    "qwen3_5": DENSE,
-    "qwen3_5_text": DENSE,
-    "qwen3_5_moe": MOE,
-    "qwen3_5_moe_text": MOE,
-}
-"""``model_type`` of the multimodal wrapper and of the text model. Qwen3.6 uses the same ones."""
+TEXT_MODELS = {"qwen3_5_text": DENSE, "qwen3_5_moe_text": MOE}
+WRAPPERS = {"qwen3_5": DENSE, "qwen3_5_moe": MOE}
+"""``model_type`` of text models and of multimodal wrappers. Qwen3.6 uses the same ones."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +88,25 @@ def dtype_name(dtype: Any) -> str | None:
 
 
 def _family(config: Any, text: Any) -> str | None:
-    """The family that wrapper, text model and the presence of experts agree on."""
-    outer = FAMILIES.get(str(_get(config, "model_type")))
-    inner_type = _get(text, "model_type")
-    # A config.json may leave the nested type out; the wrapper's says which one it is then.
-    inner = outer if inner_type is None else FAMILIES.get(str(inner_type))
-    if outer is None or inner != outer:
+    """The family that wrapper, text model and the presence of experts agree on.
+
+    A wrapper without a nested text model says nothing: its text model would be of Hugging Face's
+    default size, whatever stands beside it.
+    """
+    kind = str(_get(text, "model_type"))
+    if text is config:
+        family = TEXT_MODELS.get(kind)
+    else:
+        family = WRAPPERS.get(str(_get(config, "model_type")))
+        # A config.json may leave the nested type out; the wrapper's says which one it is then.
+        if _get(text, "model_type") is not None and TEXT_MODELS.get(kind) != family:
+            return None
+    if family is None:
         return None
     experts = _get(text, "num_experts")
-    if (outer == DENSE and experts) or (outer == MOE and experts is not None and not experts):
+    if (family == DENSE and experts) or (family == MOE and experts is not None and not experts):
         return None
-    return outer
+    return family
 
 
 def _quantization(config: Any, text: Any) -> Any:

@@ -81,8 +81,13 @@ def test_names_and_paths_decide_nothing() -> None:
         moe(hidden_size=5120),
         {**dense(), "model_type": None},
         {**dense(), "model_type": ["qwen3_5"]},
+        {**text_only(dense()), "model_type": "qwen3_5"},
+        {**dense(), "model_type": "qwen3_5_text"},
+        {**dense(), "text_config": {}},
+        {**text_only(dense()), "model_type": "qwen3_5", "text_config": [1]},
+        dense(model_type="qwen3_5"),
     ],
-    ids=range(13),
+    ids=range(18),
 )
 def test_what_is_contradictory_or_unlisted_has_no_size(config: dict[str, Any]) -> None:
     assert read_model(config).size is None
