@@ -34,6 +34,11 @@ def route_command(
 
     Raises UserError for a config that cannot be read and for options that contradict each other.
     """
+    for option, size in (("--tp", tp), ("--pp", pp)):
+        if size < 1:
+            raise UserError(f"{option} {size} is no parallel size; give 1 or more.")
+    if dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype} is unknown; give {', '.join(DTYPES)}.")
     config = configuration(read_model(_read(model_config)), tp=tp, pp=pp, dtype=dtype)
     if rows is not None and compile_range is not None:
         raise UserError("--rows and --range are two questions; give one of them.")
@@ -69,24 +74,41 @@ def configuration(model: Model, *, tp: int, pp: int, dtype: str) -> RouteConfig:
     )
 
 
+DTYPES = ("auto", "bfloat16", "float16", "half", "float32", "float")
+"""What vLLM's ``--dtype`` takes."""
+
 _DTYPES = {"half": "float16", "float": "float32"}
 """vLLM's other names."""
 
+_MODELOPT_FILE = "hf_quant_config.json"
+"""Beside config.json, where vLLM looks for a quantization config that is not in it."""
+
 
 def _read(path: Path) -> dict[str, Any]:
+    """A model's config.json, with the quantization config that lies beside it."""
     if path.is_dir():
         path = path / "config.json"
+    config = _read_json(path)
+    if not isinstance(config.get("model_type"), str):
+        raise UserError(f"{path} has no model_type; name a model's config.json.")
+    beside = path.parent / _MODELOPT_FILE
+    if config.get("quantization_config") is None and beside.exists():
+        config["quantization_config"] = _read_json(beside)
+    return config
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror}); name a model's config.json."
         ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON; name a model's config.json.") from error
-    if not isinstance(config, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{path} holds no JSON object; name a model's config.json.")
-    return config
+    return content
 
 
 def _parse(text: str) -> tuple[int, int]:

@@ -1,109 +1,44 @@
-"""The routing contract of CAR-RMSNorm: the table, and the one predicate that everybody asks.
+"""The one predicate of CAR-RMSNorm, over the table of ``cells``.
 
-Support was measured per model, tensor-parallel size, precision and number of active rows, so the
-table has one record per measured cell and says which rows stay native; whatever it does not
-mention is native. Platform defaults, fusion pass, op, cache key and command line all ask ``route``.
-
-Rows are tokens in the batch (the first dimension of the reduced tensor). Ranges and endpoints are
-inclusive, as vLLM's compile ranges are.
+Platform defaults, fusion pass, op, cache key and command line all ask ``route``.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field
-from typing import Any, Final, Literal
+import reprlib
+from typing import Any
 
-Precision = Literal["BF16", "FP8"]
-"""Weights in BF16, or FP8 weights; the activations are BF16 in both."""
-
-FIRST_ROW: Final = 1
-LAST_ROW: Final = 8192
-"""The domain of rows; outside it nothing was measured."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One supported combination, and the rows of it that stay native.
-
-    endpoints: where vLLM's compile ranges end, so that a native row shares no graph with others.
-    native_rows: rows that are native though their neighbors are not.
-    native_intervals: further inclusive intervals that are native.
-    """
-
-    family: str
-    size: str
-    tensor_parallel: int
-    hidden_size: int
-    precision: Precision
-    native_rows: tuple[int, ...]
-    endpoints: tuple[int, ...]
-    native_intervals: tuple[tuple[int, int], ...] = ()
-
-    def is_eligible(self, row: int) -> bool:
-        """Whether ``row`` lies in the domain and is not native."""
-        return (
-            FIRST_ROW <= row <= LAST_ROW
-            and row not in self.native_rows
-            and not any(low <= row <= high for low, high in self.native_intervals)
-        )
-
-    def native_row_in(self, low: int, high: int) -> int | None:
-        """The smallest native row of an inclusive range within the domain."""
-        found = [row for row in self.native_rows if low <= row <= high]
-        found += [max(low, a) for a, b in self.native_intervals if a <= high and b >= low]
-        return min(found, default=None)
-
-    def partition(self) -> Iterator[tuple[int, int]]:
-        """The compile ranges that the endpoints cut the domain into."""
-        low = FIRST_ROW
-        for end in (*sorted(self.endpoints), LAST_ROW):
-            yield low, end
-            low = end + 1
-
-
-Table = tuple[Cell, ...]
-
-DENSE: Final = "qwen3.5-dense"
-MOE: Final = "qwen3.5-moe"
-"""Qwen3.5 and Qwen3.6 share their architectures, and with them their families."""
-
-CONTRACT: Final[Table] = (
-    Cell(DENSE, "27B", 2, 5120, "BF16", (16,), (3, 4, 15, 16, 63)),
-    Cell(DENSE, "27B", 2, 5120, "FP8", (4, 16), (3, 4, 15, 16, 63)),
-    Cell(MOE, "35B-A3B", 4, 2048, "BF16", (16, 64), (15, 16, 63, 64), ((17, 63), (65, LAST_ROW))),
-    Cell(MOE, "35B-A3B", 4, 2048, "FP8", (64,), (15, 16, 63, 64)),
+from normport.layers.car_rmsnorm.cells import (
+    CONTRACT,
+    DENSE,
+    FIRST_ROW,
+    LAST_ROW,
+    MOE,
+    Cell,
+    Decision,
+    Precision,
+    RouteConfig,
+    Table,
+    digest,
 )
 
-
-@dataclass(frozen=True)
-class RouteConfig:
-    """What the decision depends on; anything unknown is None and makes it native.
-
-    hidden_size: elements of a row. dtype: the activations', as torch names it ("bfloat16").
-    precision: "BF16", "FP8", or the name of a scheme that the table does not know.
-    """
-
-    family: str | None = None
-    size: str | None = None
-    tensor_parallel: int | None = None
-    pipeline_parallel: int | None = None
-    hidden_size: int | None = None
-    dtype: str | None = None
-    precision: str | None = None
-    _memo: dict[Any, Decision] = field(
-        default_factory=dict, init=False, repr=False, compare=False, hash=False
-    )
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Fused or native; ``code`` is stable and names the cause, ``reason`` is a sentence."""
-
-    fused: bool
-    code: str
-    reason: str
+__all__ = [
+    "CONTRACT",
+    "DENSE",
+    "FIRST_ROW",
+    "LAST_ROW",
+    "MOE",
+    "Cell",
+    "Decision",
+    "Precision",
+    "RouteConfig",
+    "Table",
+    "cell_for",
+    "digest",
+    "eligible",
+    "native",
+    "route",
+]
 
 
 def route(
@@ -119,27 +54,27 @@ def route(
     or of another type is native, each with a code of its own. ``table`` is for tests; no
     user-facing switch sets it.
     """
-    # Asked again and again with the same few values. A bool would find an int's entry, so only
-    # exact integers are looked up.
-    try:
-        memo = config._memo
-    except AttributeError:
-        return _decide(config, rows, compile_range, table)
-    key: Any = rows
-    if compile_range is not None:
-        if type(compile_range) is not tuple or len(compile_range) != 2:
-            return _decide(config, rows, compile_range, table)
-        low, high = compile_range
-        if type(low) is not int or type(high) is not int:
-            return _decide(config, rows, compile_range, table)
-        key = compile_range if rows is None else (rows, low, high)
-    if table is not CONTRACT or (rows is not None and type(rows) is not int):
-        return _decide(config, rows, compile_range, table)
-    found = memo.get(key)
-    if found is None:
-        found = _decide(config, rows, compile_range, table)
-        if len(memo) < _MEMO_LIMIT:
-            memo[key] = found
+    # Asked again and again with the same few values. A bool would find an int's entry, and
+    # something that is no configuration could bring answers of its own: both are decided anew.
+    if type(config) is RouteConfig and table is CONTRACT:
+        if compile_range is None:
+            if rows is None or type(rows) is int:
+                return config._memo.get(rows) or _remember(config, rows, rows, None)
+        elif type(compile_range) is tuple and len(compile_range) == 2:
+            low, high = compile_range
+            # A row within a range of the domain is decided as the range.
+            if (type(low) is int and type(high) is int) and (
+                rows is None or (type(rows) is int and 1 <= low <= rows <= high <= 8192)
+            ):
+                found = config._memo.get(compile_range)
+                return found or _remember(config, compile_range, None, compile_range)
+    return _decide(config, rows, compile_range, table)
+
+
+def _remember(config: RouteConfig, key: Any, rows: Any, compile_range: Any) -> Decision:
+    found = _decide(config, rows, compile_range, CONTRACT)
+    if len(config._memo) < _MEMO_LIMIT:
+        config._memo[key] = found
     return found
 
 
@@ -162,11 +97,6 @@ def native(cell: Cell | None) -> list[tuple[int, int]]:
     if cell is None:
         return [(FIRST_ROW, LAST_ROW)]
     return [part for part in cell.partition() if not _all_eligible(cell, part)]
-
-
-def digest(table: Table = CONTRACT) -> str:
-    """A hash of every field of the table, for cache keys and for comparing ranks."""
-    return hashlib.sha256(repr([astuple(cell) for cell in table]).encode()).hexdigest()[:16]
 
 
 def _all_eligible(cell: Cell, part: tuple[int, int]) -> bool:
@@ -193,9 +123,11 @@ def _decide(config: Any, rows: Any, compile_range: Any, table: Table) -> Decisio
 def _decide_range(cell: Cell, rows: int | None, compile_range: Any) -> Decision:
     ends = _ends(compile_range)
     if ends is None:
-        return _native("range-type", f"{compile_range!r} is not a compile range of two integers")
+        return _native(
+            "range-type", f"{_shown(compile_range)} is not a compile range of two integers"
+        )
     low, high = ends
-    shown = f"{low}:{high}"
+    shown = f"{_shown(low)}:{_shown(high)}"
     if low > high:
         return _native("range-reversed", f"range {shown} ends before it begins")
     if low < FIRST_ROW:
@@ -203,7 +135,7 @@ def _decide_range(cell: Cell, rows: int | None, compile_range: Any) -> Decision:
     if high > LAST_ROW:
         return _native("range-above", f"range {shown} reaches beyond {LAST_ROW} rows")
     if rows is not None and not low <= rows <= high:
-        return _native("row-outside-range", f"row count {rows} lies outside range {shown}")
+        return _native("row-outside-range", f"row count {_shown(rows)} lies outside range {shown}")
     crossed = cell.native_row_in(low, high)
     if crossed is not None:
         return _native(
@@ -216,7 +148,7 @@ def _ends(compile_range: Any) -> tuple[int, int] | None:
     """Both ends of a pair, or of an object such as vLLM's Range; None for anything else."""
     if hasattr(compile_range, "start") and hasattr(compile_range, "end"):
         compile_range = (compile_range.start, compile_range.end)
-    if not isinstance(compile_range, Sequence) or isinstance(compile_range, str | bytes):
+    if not isinstance(compile_range, tuple | list):
         return None
     if len(compile_range) != 2 or not all(_is_int(end) for end in compile_range):
         return None
@@ -225,11 +157,11 @@ def _ends(compile_range: Any) -> tuple[int, int] | None:
 
 def _check_row(rows: Any) -> Decision | None:
     if not _is_int(rows):
-        return _native("rows-type", f"row count {rows!r} is not an integer")
+        return _native("rows-type", f"row count {_shown(rows)} is not an integer")
     if rows < FIRST_ROW:
-        return _native("rows-below", f"row count {rows} is below {FIRST_ROW}")
+        return _native("rows-below", f"row count {_shown(rows)} is below {FIRST_ROW}")
     if rows > LAST_ROW:
-        return _native("rows-above", f"row count {rows} is above {LAST_ROW}")
+        return _native("rows-above", f"row count {_shown(rows)} is above {LAST_ROW}")
     return None
 
 
@@ -240,28 +172,28 @@ def _find_cell(config: Any, table: Table) -> Cell | Decision:
     for name in ("tensor_parallel", "pipeline_parallel", "hidden_size"):
         value = getattr(config, name)
         if value is None or not _is_int(value):
-            what = "is not known" if value is None else f"{value!r} is not an integer"
-            return _native(_CODES[name] + "-unknown", f"the {name.replace('_', ' ')} {what}")
+            what = "is not known" if value is None else f"{_shown(value)} is not an integer"
+            return _native(_CODES[name] + "-unknown", f"the {_WORDS[name]} {what}")
     for name in ("family", "size", "dtype", "precision"):
         value = getattr(config, name)
         if value is not None and not isinstance(value, str):
-            return _native(_CODES[name], f"the {name} {value!r} is not a name")
+            return _native(_CODES[name], f"the {name} {_shown(value)} is not a name")
     tp = config.tensor_parallel
     if tp == 1:
         return _native("tp1", "with tensor parallel size 1 there is nothing to reduce")
     if tp == 8:
         return _native("tp8", "tensor parallel size 8 is outside the contract")
     if config.pipeline_parallel != 1:
-        return _native("pp", f"pipeline parallel size {config.pipeline_parallel} is not 1")
+        return _native("pp", f"pipeline parallel size {_shown(config.pipeline_parallel)} is not 1")
     cells = [cell for cell in table if cell.family == config.family]
     if not cells:
+        unknown = "the model is of no family that the contract knows"
         known = f"model family {config.family} has no cell"
-        return _native(
-            "family", "the model family is not known" if config.family is None else known
-        )
+        return _native("family", unknown if config.family is None else known)
     cells = [cell for cell in cells if cell.size == config.size]
     if not cells:
-        size = f"hidden size {config.hidden_size}" if config.size is None else f"size {config.size}"
+        hidden = f"hidden size {_shown(config.hidden_size)}"
+        size = hidden if config.size is None else f"size {config.size}"
         return _native("size", f"{config.family} of {size} has no cell")
     if config.dtype != "bfloat16":
         known = f"activations in {config.dtype} are not in bfloat16"
@@ -269,10 +201,11 @@ def _find_cell(config: Any, table: Table) -> Cell | Decision:
             "dtype", "the activations' dtype is not known" if config.dtype is None else known
         )
     if config.hidden_size not in {cell.hidden_size for cell in cells}:
-        return _native("hidden", f"hidden size {config.hidden_size} is not that of {config.size}")
+        hidden = _shown(config.hidden_size)
+        return _native("hidden", f"hidden size {hidden} is not that of {config.size}")
     cells = [cell for cell in cells if cell.tensor_parallel == tp]
     if not cells:
-        return _native("tp", f"{config.size} has no cell for tensor parallel size {tp}")
+        return _native("tp", f"{config.size} has no cell for tensor parallel size {_shown(tp)}")
     cells = [
         cell
         for cell in cells
@@ -296,8 +229,24 @@ _CODES = {
 }
 
 
+_WORDS = {
+    "tensor_parallel": "tensor parallel size",
+    "pipeline_parallel": "pipeline parallel size",
+    "hidden_size": "hidden size",
+}
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    """A value for a reason: short, and never an error."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        # Python prints no integer of more than some thousand digits.
+        return f"a value of type {type(value).__name__}"
 
 
 def _name(cell: Cell) -> str:

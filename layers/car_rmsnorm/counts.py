@@ -23,9 +23,9 @@ SCHEMA = 1
 class RangeCount:
     """One compile range; start and end are inclusive rows.
 
-    graphs: graphs that the pass saw. matched: sites where a norm follows an all-reduce of the
-    group. replaced: those that were fused. forms: the fused ones by form. skipped: the others of a
-    fused range by reason.
+    graphs: graphs that the pass saw (one that equals another is compiled once). matched: sites
+    where a norm follows an all-reduce of the group. replaced: those that were fused. forms: the
+    fused ones by form. skipped: the others of a fused range by reason.
     """
 
     start: int
@@ -63,7 +63,7 @@ class Report:
     ranges: dict[tuple[int, int], RangeCount] = field(default_factory=dict)
     all_reduces: int = 0
     norms: int = 0
-    complained: bool = False
+    concluded: bool = False
     compilation: Any = None
     compile_seconds: float | None = None
 
@@ -98,15 +98,38 @@ class Report:
         }
 
     def save(self) -> None:
-        """Write the file if one was asked for; whole, or not at all."""
+        """Write the file if one was asked for; whole, or not at all.
+
+        A folder that cannot be written is a warning: the engine is not there for its report.
+        """
         folder = os.environ.get(REPORT_VARIABLE)
         if not folder:
             return
         path = Path(folder) / f"car-rmsnorm-rank{self.rank}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(json.dumps(self.as_json(), indent=1) + "\n")
-        draft.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+            draft.replace(path)
+        except OSError as error:
+            logger().warning_once(
+                "CAR-RMSNorm: %s cannot be written (%s); %s names another folder.",
+                str(path),
+                str(error.strerror),
+                REPORT_VARIABLE,
+            )
+
+    def summary(self) -> str:
+        """What was rewritten, range by range; the line of the log."""
+        if not self.ranges:
+            return "no graph was compiled; those from the compile cache are as they were rewritten"
+        parts = [
+            f"{part.replaced} of {part.matched} in {part.start}:{part.end}"
+            + ("" if part.fused else f" ({part.code})")
+            for _, part in sorted(self.ranges.items())
+        ]
+        total = f"{self.replaced} of {self.matched} sites rewritten in the graphs compiled"
+        return f"{total}: {', '.join(parts)}"
 
     def why_nothing(self) -> str | None:
         """The likely cause of no rewrite in ranges that were to be fused; None if all is well."""
@@ -152,13 +175,20 @@ def register(report: Report) -> Report:
     return report
 
 
-def complain_about_nothing() -> None:
-    """Warn once about a pass that is on and rewrote nothing, with the likely cause."""
+def conclude() -> None:
+    """Say once what the pass did, and warn when it is on and rewrote nothing, with the cause.
+
+    The first rank of a group speaks for all; the warning is every rank's own.
+    """
     for report in _reports:
         if report.compilation is not None and report.ranges:
             report.compile_seconds = round(report.compilation.compilation_time, 3)
             report.save()
-        why = report.why_nothing() if report.state == "on" else None
-        if why is not None and not report.complained:
-            report.complained = True
+        if report.concluded or report.state != "on":
+            continue
+        report.concluded = True
+        if report.rank % report.tensor_parallel == 0:
+            logger().info("CAR-RMSNorm: %s.", report.summary())
+        why = report.why_nothing()
+        if why is not None:
             logger().warning("CAR-RMSNorm is on, but made 0 rewrites: %s.", why)

@@ -203,7 +203,11 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
                 graph.erase_node(node)
 
     def uuid(self) -> str:
-        """Covers every source of this package, switch, table cell, group and limit."""
+        """Covers every source of this package, switch, table cell, group and limit.
+
+        And the rank: one that took another's graph from Inductor's cache would not see it, and
+        its counts would depend on who was faster.
+        """
         text: str = InductorPass.hash_dict(
             {
                 "sources": _sources(),
@@ -213,6 +217,7 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
                 "config": repr(self.route_config),
                 "dtype": str(self.model_dtype),
                 "group": self.group_name,
+                "rank": self.report.rank,
                 "comm_id": self.comm_id,
                 "provider": None if self.provider is None else self.provider.name,
                 "max_rows": self.max_rows,

@@ -65,7 +65,7 @@ class CarRmsNormMixin:
         Workers seed again after they compiled and warmed up, which is the first that a platform
         hears of when all graphs have been seen.
         """
-        from normport.layers.car_rmsnorm.counts import complain_about_nothing
+        from normport.layers.car_rmsnorm.counts import conclude
 
         super().manual_seed_all(seed)  # type: ignore[misc]
-        complain_about_nothing()
+        conclude()

@@ -14,13 +14,9 @@ from typing import Any
 
 from normport.layers.car_rmsnorm.contract import CONTRACT, DENSE, MOE, RouteConfig, Table
 
-FAMILIES = {
-    "qwen3_5": DENSE,
-    "qwen3_5_text": DENSE,
-    "qwen3_5_moe": MOE,
-    "qwen3_5_moe_text": MOE,
-}
-"""``model_type`` of the multimodal wrapper and of the text model. Qwen3.6 uses the same ones."""
+TEXT_MODELS = {"qwen3_5_text": DENSE, "qwen3_5_moe_text": MOE}
+WRAPPERS = {"qwen3_5": DENSE, "qwen3_5_moe": MOE}
+"""``model_type`` of text models and of multimodal wrappers. Qwen3.6 uses the same ones."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +47,12 @@ def read_model(config: Any, table: Table = CONTRACT) -> Model:
     sizes: dict[tuple[Any, Any], str] = {
         (cell.family, cell.hidden_size): cell.size for cell in table
     }
-    quantization = _first(config, text, "quantization_config")
-    method = None if quantization is None else _get(quantization, "quant_method")
+    quantization = _quantization(config, text)
     return Model(
         family=family,
         size=sizes.get((family, hidden)) if known else None,
         hidden_size=hidden if known else None,
-        precision=_precision(method, quantization),
+        precision=_precision(quantization),
         dtype=dtype_name(_first(config, text, "dtype") or _first(config, text, "torch_dtype")),
     )
 
@@ -77,16 +72,12 @@ def read_vllm(vllm_config: Any, table: Table = CONTRACT) -> RouteConfig:
     if model_config is None:
         return RouteConfig(**sizes)
     model = read_model(_get(model_config, "hf_config"), table)
-    method = _get(model_config, "quantization")
-    precision = model.precision
-    if method is not None and precision in (None, "BF16"):
-        precision = _precision(method, None)
     return RouteConfig(
         family=model.family,
         size=model.size,
         hidden_size=model.hidden_size,
         dtype=dtype_name(_get(model_config, "dtype")),
-        precision=precision,
+        precision=_served(model.precision, _get(model_config, "quantization")),
         **sizes,
     )
 
@@ -97,28 +88,69 @@ def dtype_name(dtype: Any) -> str | None:
 
 
 def _family(config: Any, text: Any) -> str | None:
-    """The family that wrapper, text model and the presence of experts agree on."""
-    outer = FAMILIES.get(str(_get(config, "model_type")))
-    inner_type = _get(text, "model_type")
-    # A config.json may leave the nested type out; the wrapper's says which one it is then.
-    inner = outer if inner_type is None else FAMILIES.get(str(inner_type))
-    if outer is None or inner != outer:
+    """The family that wrapper, text model and the presence of experts agree on.
+
+    A wrapper without a nested text model says nothing: its text model would be of Hugging Face's
+    default size, whatever stands beside it.
+    """
+    kind = str(_get(text, "model_type"))
+    if text is config:
+        family = TEXT_MODELS.get(kind)
+    else:
+        family = WRAPPERS.get(str(_get(config, "model_type")))
+        # A config.json may leave the nested type out; the wrapper's says which one it is then.
+        if _get(text, "model_type") is not None and TEXT_MODELS.get(kind) != family:
+            return None
+    if family is None:
         return None
     experts = _get(text, "num_experts")
-    if (outer == DENSE and experts) or (outer == MOE and experts is not None and not experts):
+    if (family == DENSE and experts) or (family == MOE and experts is not None and not experts):
         return None
-    return outer
+    return family
 
 
-def _precision(method: Any, quantization: Any) -> str | None:
-    """ "BF16" without quantization, "FP8" for 8-bit float weights, else the method's name."""
-    if method is None:
-        return "BF16" if quantization is None else None
+def _quantization(config: Any, text: Any) -> Any:
+    """The quantization config, in the places where vLLM looks for it."""
+    for source in (config, text):
+        for name in ("quantization_config", "compression_config"):
+            found = _get(source, name)
+            if found is not None:
+                return found
+    return None
+
+
+def _precision(quantization: Any) -> str | None:
+    """ "BF16" without quantization, "FP8" for 8-bit float weights, else the method's name.
+
+    None for a quantization config that names no method.
+    """
+    if quantization is None:
+        return "BF16"
+    method = _get(quantization, "quant_method")
+    if not isinstance(method, str) or not method:
+        return None
+    # In lower case, as vLLM takes it, it is also neither of the two names above by accident.
+    method = method.lower().replace("compressed_tensors", "compressed-tensors")
     if method == "fp8":
         return "FP8"
     if method == "compressed-tensors" and _all_float8(_get(quantization, "config_groups")):
         return "FP8"
-    return str(method)
+    return method
+
+
+def _served(checkpoint: str | None, method: Any) -> str | None:
+    """The precision of a checkpoint's weights as vLLM serves them with a quantization method.
+
+    A method beside the checkpoint's own (``--quantization``) quantizes it while it is loaded.
+    None where the two contradict each other.
+    """
+    if method is None:
+        return checkpoint if checkpoint == "BF16" else None
+    if method == "fp8":
+        return "FP8" if checkpoint in ("BF16", "FP8") else None
+    if method == "compressed-tensors":
+        return checkpoint if checkpoint != "BF16" else None
+    return str(method).lower()
 
 
 def _all_float8(groups: Any) -> bool:

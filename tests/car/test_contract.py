@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -104,13 +105,17 @@ def test_a_range_is_fused_exactly_when_all_its_rows_are(cell: Cell) -> None:
         before.append(before[-1] + (not route(config, row).fused))
     ends = {FIRST_ROW, LAST_ROW, *cell.endpoints, *cell.native_rows}
     ends |= {end for part in cell.native_intervals for end in part}
-    near = sorted({e + d for e in ends for d in range(-2, 3) if FIRST_ROW <= e + d <= LAST_ROW})
+    near = sorted({e + d for e in ends for d in range(-2, 3)})
     checked = 0
     for low in near:
         for high in near:
             decision = route(config, compile_range=(low, high))
             if low > high:
                 assert decision.code == "range-reversed"
+                continue
+            if low < FIRST_ROW or high > LAST_ROW:
+                assert not decision.fused
+                assert decision.code == ("range-below" if low < FIRST_ROW else "range-above")
                 continue
             all_fused = before[high] - before[low - 1] == 0
             assert decision.fused == all_fused, (low, high)
@@ -186,6 +191,22 @@ def test_what_is_not_in_the_table_is_native_with_its_own_reason(
     assert cell_for(config) is None
 
 
+class LikeNumpy:
+    """Usable as an index, and equal to a number, but no int."""
+
+    def __index__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        return other == 1
+
+    def __hash__(self) -> int:
+        return hash(1)
+
+    def __repr__(self) -> str:
+        return "like numpy's 1"
+
+
 BAD_ROWS = [
     (0, "rows-below"),
     (-1, "rows-below"),
@@ -194,6 +215,7 @@ BAD_ROWS = [
     (1.0, "rows-type"),
     ("1", "rows-type"),
     ([1], "rows-type"),
+    (LikeNumpy(), "rows-type"),
 ]
 BAD_RANGES = [
     ((3, 1), "range-reversed"),
@@ -208,6 +230,11 @@ BAD_RANGES = [
     ("13", "range-type"),
     (5, "range-type"),
     ({1, 3}, "range-type"),
+    (bytearray(b"\x01\x03"), "range-type"),
+    (range(1, 3), "range-type"),
+    ((LikeNumpy(), 3), "range-type"),
+    ([1, True], "range-type"),
+    (SimpleNamespace(start=1, end=None), "range-type"),
 ]
 
 
@@ -225,10 +252,34 @@ def test_bad_ranges(compile_range: Any, code: str) -> None:
     assert (decision.fused, decision.code) == (False, code)
 
 
+def test_numbers_too_long_to_print_are_native_too() -> None:
+    huge = 10**5000
+    assert route(BASE, huge).code == "rows-above"
+    assert route(BASE, -huge).code == "rows-below"
+    assert route(BASE, huge, (1, 3)).code == "rows-above"
+    assert route(BASE, compile_range=(1, huge)).code == "range-above"
+    assert route(BASE, compile_range=(huge, 1)).code == "range-reversed"
+    for name in ("tensor_parallel", "pipeline_parallel", "hidden_size"):
+        assert not route(replace(BASE, **{name: huge})).fused
+
+
 def test_a_bad_row_count_is_native_whatever_the_range() -> None:
     assert route(BASE, True, (1, 3)).code == "rows-type"
     assert route(BASE, 4, (1, 3)).code == "row-outside-range"
     assert route(BASE, 0, (1, 3)).code == "rows-below"
+
+
+def test_the_answer_does_not_depend_on_what_was_asked_before() -> None:
+    questions: list[tuple[Any, Any]] = [
+        (rows, part)
+        for rows in (None, 0, 1, 2, 16, 17, 8193, True)
+        for part in (None, (0, 3), (1, 3), (1, 17), (17, 8193), (3, 1), (True, 3), ("1", 3))
+    ]
+    alone = [route(replace(BASE), rows, part) for rows, part in questions]
+    for order in (1, -1):
+        config = replace(BASE)
+        told = {i: route(config, *questions[i]) for i in range(len(questions))[::order]}
+        assert [told[i] for i in range(len(questions))] == alone
 
 
 def test_vllms_range_object_is_a_range() -> None:
@@ -236,7 +287,9 @@ def test_vllms_range_object_is_a_range() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [None, {}, "27B", object()], ids=["None", "dict", "str", "object"]
+    "config",
+    [None, {}, "27B", object(), MagicMock(), MagicMock(**vars(BASE))],
+    ids=["None", "dict", "str", "object", "mock", "mock of the same values"],
 )
 def test_something_else_than_a_configuration_is_native(config: Any) -> None:
     assert route(config).code == "config"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +30,19 @@ def test_a_report_is_written_when_asked_and_read_again(
     found = counts.read(path)
     assert (found["matched"], found["replaced"], found["compiled"]) == (5, 4, True)
     assert found["ranges"][0]["skipped"] == {"dtype: other": 1}
+
+
+def test_a_folder_that_cannot_be_written_does_not_stop_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    log = SimpleNamespace(warning_once=lambda text, *a: said.append(text % a))
+    monkeypatch.setattr(counts, "logger", lambda: log)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(counts.REPORT_VARIABLE, str(tmp_path / "file" / "folder"))
+    report().save()
+    assert len(said) == 1
+    assert "cannot be written (Not a directory)" in said[0]
 
 
 def test_without_a_graph_nothing_was_compiled() -> None:

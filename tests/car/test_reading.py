@@ -35,17 +35,27 @@ def test_the_two_models_in_every_form(form: Any, part: Any) -> None:
         (CT_FP8, "FP8"),
         (CT_INT8, "compressed-tensors"),
         ({"quant_method": "compressed-tensors"}, "compressed-tensors"),
+        ({**CT_FP8, "quant_method": "compressed_tensors"}, "FP8"),
+        ({**CT_FP8, "config_groups": {**CT_FP8["config_groups"], "b": {}}}, "compressed-tensors"),
         ({"quant_method": "awq", "bits": 4}, "awq"),
+        ({**FP8, "quant_method": "FP8"}, "FP8"),
+        ({"quant_method": "BF16"}, "bf16"),
+        ({"quant_method": "fbgemm_fp8"}, "fbgemm_fp8"),
+        ({"quant_method": ["fp8"]}, None),
+        ({"quant_method": ""}, None),
         ({"bits": 4}, None),
+        ({}, None),
+        ("fp8", None),
     ],
     ids=str,
 )
-def test_the_precision_comes_from_the_quantization_config(
-    how: dict[str, Any], precision: str | None
-) -> None:
+def test_the_precision_comes_from_the_quantization_config(how: Any, precision: str | None) -> None:
     assert read_model(quantized(dense(), how)).precision == precision
     assert read_model(quantized(text_only(dense()), how)).precision == precision
     assert read_model(dense(quantization_config=how)).precision == precision
+    # The name that compressed-tensors had for it; vLLM reads both.
+    assert read_model({**dense(), "compression_config": how}).precision == precision
+    assert read_model(dense(compression_config=how)).precision == precision
 
 
 def test_names_and_paths_decide_nothing() -> None:
@@ -71,8 +81,13 @@ def test_names_and_paths_decide_nothing() -> None:
         moe(hidden_size=5120),
         {**dense(), "model_type": None},
         {**dense(), "model_type": ["qwen3_5"]},
+        {**text_only(dense()), "model_type": "qwen3_5"},
+        {**dense(), "model_type": "qwen3_5_text"},
+        {**dense(), "text_config": {}},
+        {**text_only(dense()), "model_type": "qwen3_5", "text_config": [1]},
+        dense(model_type="qwen3_5"),
     ],
-    ids=range(13),
+    ids=range(18),
 )
 def test_what_is_contradictory_or_unlisted_has_no_size(config: dict[str, Any]) -> None:
     assert read_model(config).size is None
@@ -95,6 +110,34 @@ def test_what_vllm_settled_on_counts() -> None:
     assert read_vllm(vllm_config(dense(), dtype="torch.float16")).dtype == "float16"
     assert read_vllm(vllm_config(dense(), quantization="fp8")).precision == "FP8"
     assert read_vllm(vllm_config(dense(), quantization="bitsandbytes")).precision == "bitsandbytes"
+
+
+@pytest.mark.parametrize(
+    ("how", "served", "precision"),
+    [
+        (FP8, "fp8", "FP8"),
+        (CT_FP8, "compressed-tensors", "FP8"),
+        (CT_INT8, "compressed-tensors", "compressed-tensors"),
+        ({"quant_method": "awq"}, "awq_marlin", "awq_marlin"),
+        # What vLLM runs and what the checkpoint says must agree.
+        (FP8, None, None),
+        (FP8, "modelopt", "modelopt"),
+        (CT_INT8, "fp8", None),
+        (None, "compressed-tensors", None),
+        (None, "fp8_per_tensor", "fp8_per_tensor"),
+        (None, "BF16", "bf16"),
+    ],
+    ids=str,
+)
+def test_checkpoint_and_engine_agree_about_the_precision(
+    how: dict[str, Any] | None, served: str | None, precision: str | None
+) -> None:
+    config = dense() if how is None else quantized(dense(), how)
+    # vLLM's configs keep the quantization config as a mapping.
+    seen = vllm_config(config, quantization=served)
+    if how is not None:
+        seen.model_config.hf_config.quantization_config = how
+    assert read_vllm(seen).precision == precision
 
 
 def test_a_config_without_a_model_is_unknown() -> None:

@@ -61,6 +61,11 @@ def test_the_table_of_each_cell(ask: Any, name: str) -> None:
         (["--rows", "0"], "rows-below"),
         (["--rows", "1", "--dtype", "float16"], "dtype"),
         (["--rows", "1", "--dtype", "half"], "dtype"),
+        (["--rows", "8193"], "rows-above"),
+        (["--range", "17:15"], "range-reversed"),
+        (["--range", "0:15"], "range-below"),
+        (["--range", "17:8193"], "range-above"),
+        (["--rows", "1", "--tp", "4"], "tp"),
         (["--rows", "1", "--tp", "8"], "tp8"),
         (["--rows", "1", "--tp", "1"], "tp1"),
         (["--rows", "1", "--pp", "2"], "pp"),
@@ -109,8 +114,17 @@ def test_the_dtype_is_the_models_as_vllm_serves_it(ask: Any, dtype: str, fused: 
         (dense(), ["--rows", "x"]),
         (dense(), ["--rows", "1", "--range", "1:2"]),
         (dense(), ["--output-format", "sarif"]),
+        ("{}", []),
+        ({"model_type": None}, []),
+        (dense(), ["--tp", "0"]),
+        (dense(), ["--tp", "-2"]),
+        (dense(), ["--pp", "0"]),
+        (dense(), ["--dtype", "int7"]),
+        (dense(), ["--rows", "1.5"]),
+        (dense(), ["--range", "1:" + "9" * 5000]),
+        (dense(), ["--range", ""]),
     ],
-    ids=range(8),
+    ids=range(17),
 )
 def test_bad_input_is_one_sentence(ask: Any, config: Any, options: list[str]) -> None:
     status, out, err = ask(config, "--tp", "2", *options)
@@ -118,6 +132,26 @@ def test_bad_input_is_one_sentence(ask: Any, config: Any, options: list[str]) ->
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert err.endswith(".\n")
+
+
+def test_a_model_of_another_family_is_native(ask: Any) -> None:
+    _, text, _ = ask({"model_type": "llama", "hidden_size": 5120}, "--tp", "2", "--rows", "1")
+    assert text == "native [family] Native: the model is of no family that the contract knows.\n"
+
+
+def test_a_quantization_config_beside_the_models_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(dense()))
+    question = ["route", "--model-config", str(tmp_path), "--tp", "2", "--rows", "1"]
+    assert run(question) == 0
+    assert capsys.readouterr().out.startswith("fused ")
+    beside = tmp_path / "hf_quant_config.json"
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    assert run(question) == 0
+    assert capsys.readouterr().out.startswith("native [precision] ")
+    beside.write_text("{")
+    assert run(question) == 2
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

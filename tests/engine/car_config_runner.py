@@ -16,6 +16,7 @@ from typing import Any
 import car_configs
 import vllm.logger
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models import ModelRegistry, qwen3_5
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from normport.layers.car_rmsnorm.reading import read_vllm
@@ -63,6 +64,11 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "backend": ("dense", 2, ["-cc.backend=eager"]),
     "ends": ("dense", 2, ["-cc.compile_ranges_endpoints=[16,100,512]"]),
     "large": ("dense", 2, ["--max-num-batched-tokens", "16384"]),
+    "large-ends": (
+        "dense",
+        2,
+        ["--max-num-batched-tokens", "16384", "-cc.compile_ranges_endpoints=[63,9000,99999]"],
+    ),
     "domain": ("dense", 2, ["--max-num-batched-tokens", "8192"]),
     "tiny-batch": ("dense", 2, ["--max-num-batched-tokens", "64", "--max-model-len", "64"]),
 }
@@ -121,6 +127,13 @@ def main(folder: Path, out: Path) -> None:
     log = logging.getLogger("vllm.normport.car_rmsnorm")
     log.addHandler(heard)
     log.setLevel(logging.INFO)
+    # By class, or vLLM would look at each in one more process that imports all of it.
+    for known in (
+        qwen3_5.Qwen3_5ForCausalLM,
+        qwen3_5.Qwen3_5ForConditionalGeneration,
+        qwen3_5.Qwen3_5MoeForConditionalGeneration,
+    ):
+        ModelRegistry.register_model(known.__name__, known)
     seen: dict[str, Any] = {}
     for name, (model, tp, options) in CASES.items():
         heard.lines.clear()

@@ -314,6 +314,9 @@ def test_a_model_outside_the_contract_is_left_alone_with_the_reason() -> None:
 def test_the_uuid_covers_table_config_group_and_limit(group: Any) -> None:
     seen = {make().uuid(), make(tp=1).uuid(), make(hidden_size=128).uuid()}
     seen.add(CarRmsNormPass(config(), (replace(TINY, native_rows=(17,)),)).uuid())
+    group.rank = 1
+    seen.add(make().uuid())
+    group.rank = 0
     group.unique_name = "tp:1"
     seen.add(make().uuid())
     limited = make()
@@ -322,7 +325,7 @@ def test_the_uuid_covers_table_config_group_and_limit(group: Any) -> None:
     off = make()
     off.flag = False
     seen.add(off.uuid())
-    assert len(seen) == 7
+    assert len(seen) == 8
     group.unique_name = GROUP
     assert make().uuid() == make().uuid()
     assert digest((TINY,)) != digest(CONTRACT)
@@ -371,27 +374,53 @@ def test_no_rewrite_is_a_warning_with_the_likely_cause(
     build: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    log = SimpleNamespace(warning=lambda text, *a: said.append(text % a))
+    log = SimpleNamespace(warning=lambda text, *a: said.append(text % a), info=lambda *_: None)
     monkeypatch.setattr(counts, "logger", lambda: log)
     pass_ = make()
     g = Graph()
     apply(g.done(build(g)), pass_=pass_)
-    counts.complain_about_nothing()
-    counts.complain_about_nothing()
+    counts.conclude()
+    counts.conclude()
     assert len(said) == 1
     assert "0 rewrites" in said[0]
     assert words in said[0]
 
 
-def test_a_pass_that_fused_or_saw_no_graph_is_not_complained_about(
+def test_what_was_done_is_said_once_by_the_first_rank(
+    monkeypatch: pytest.MonkeyPatch, group: Any
+) -> None:
+    said: list[str] = []
+    log = SimpleNamespace(
+        info=lambda text, *a: said.append(text % a),
+        debug=lambda *_: None,
+        warning=lambda *_: pytest.fail("nothing to warn of"),
+    )
+    monkeypatch.setattr(counts, "logger", lambda: log)
+    first = make()
+    group.rank = 1
+    second = make()
+    for pass_ in (first, second):
+        apply(fused_add(), 16, 16, pass_)
+        apply(fused_add(), 17, 64, pass_)
+    counts.conclude()
+    counts.conclude()
+    assert said == [
+        "CAR-RMSNorm: 1 of 2 sites rewritten in the graphs compiled: "
+        "0 of 1 in 16:16 (native-range), 1 of 1 in 17:64."
+    ]
+    assert first.report.as_json()["compile_seconds"] == 2.5
+
+
+def test_a_pass_that_saw_no_graph_is_not_complained_about(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(counts, "logger", lambda: pytest.fail("nothing to say"))
+    said: list[str] = []
+    log = SimpleNamespace(info=lambda text, *a: said.append(text % a))
+    monkeypatch.setattr(counts, "logger", lambda: log)
     make()
-    pass_ = make()
-    apply(fused_add(), pass_=pass_)
-    counts.complain_about_nothing()
-    assert pass_.report.as_json()["compile_seconds"] == 2.5
+    counts.conclude()
+    assert len(said) == 1
+    assert "no graph was compiled" in said[0]
 
 
 @pytest.mark.parametrize(

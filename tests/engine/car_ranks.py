@@ -38,7 +38,7 @@ from normport.layers.car_rmsnorm.agreement import UnevenRanksError, check_agreem
 from normport.layers.car_rmsnorm.contract import Cell
 from normport.layers.car_rmsnorm.fusion import CarRmsNormPass
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 Seen = dict[str, Any]
 
 

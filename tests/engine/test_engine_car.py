@@ -1,4 +1,4 @@
-"""The real engine, tensor parallel 2, compiled: on, off, and on again from a warm cache.
+"""The real engine with several ranks: on, off, on from a warm cache, and what may go wrong.
 
 On the CPU engine under the test platform, with tiny random Qwen3.5 text models (dense and mixture
 of experts). One folder holds the caches of all dense runs, so that a graph compiled for one state
@@ -7,37 +7,45 @@ of the switch could be found by the other.
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 
 import pytest
-from car_engine import Run, run_engine
+from car_engine import LAYERS, OFF, VOCABULARY, Run, job, run_engine
 
 pytestmark = pytest.mark.engine
 
-LAYERS = 2
-LOGPROB_BOUND = 0.05
-"""Inductor fuses a native norm with its neighbors, which rounds less often than the op: bf16 steps
-in the hidden states reach the logprobs."""
+LOGIT_STEP = 2**-6
+"""Between two numbers of bfloat16 from 2 to 4; the leading logit lies below 4."""
+LOGPROB_BOUND = 2 * LOGIT_STEP
+"""One step for the rounding of the logit itself, which can fall the other way, and one for all that
+reaches it from the hidden states (docs/car-rmsnorm.md has the estimate)."""
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("car-engine")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    return run_engine(
+        tmp_path_factory.mktemp("car-engine"),
+        job("on", "dense"),
+        job("off", "dense", **OFF),
+        job("warm", "dense", then="kill"),
+        job("uneven", "dense", then="uneven"),
+        job("moe", "moe"),
+    )
+
+
+def ended_well(run: Run) -> Run:
+    assert run.status == 0, run.log[-4000:]
+    return run
 
 
 @pytest.fixture(scope="module")
-def on(home: Path) -> Run:
-    return run_engine(home, "dense", "on")
+def on(runs: dict[str, Run]) -> Run:
+    return ended_well(runs["on"])
 
 
 @pytest.fixture(scope="module")
-def off(home: Path, on: Run) -> Run:
-    return run_engine(home, "dense", "off", off=True)
-
-
-@pytest.fixture(scope="module")
-def warm(home: Path, off: Run) -> Run:
-    return run_engine(home, "dense", "warm")
+def off(runs: dict[str, Run]) -> Run:
+    return ended_well(runs["off"])
 
 
 def counts(run: Run) -> list[dict[tuple[int, int], tuple[bool, int]]]:
@@ -61,6 +69,12 @@ def test_every_fused_range_is_rewritten_and_the_native_one_is_not(on: Run) -> No
         assert seen[1, 15] == seen[17, 128] == (True, 2 * LAYERS + 1)
 
 
+def test_the_log_tells_the_rewrites_per_range(on: Run) -> None:
+    said = "CAR-RMSNorm: 10 of 15 sites rewritten in the graphs compiled: "
+    each = "5 of 5 in 1:15, 0 of 5 in 16:16 (native-range), 5 of 5 in 17:128."
+    assert on.log.count(said + each) == 1
+
+
 def test_every_rank_did_the_same(on: Run) -> None:
     assert counts(on)[0] == counts(on)[1]
 
@@ -71,20 +85,27 @@ def test_off_makes_no_rewrite(off: Run) -> None:
     assert "CAR-RMSNorm: off, as requested" in off.log
 
 
-@pytest.mark.xfail(
-    reason="open: Inductor rounds less often in a native norm than the op does, and the random "
-    "model's logits lie so close that a token of bf16 changes",
-    strict=False,
-)
 def test_on_and_off_generate_the_same(on: Run, off: Run) -> None:
+    assert on.outputs is not None
+    assert off.outputs is not None
+    leading = []
     for one, other in zip(on.outputs, off.outputs, strict=True):
         assert one["tokens"] == other["tokens"]
-        pairs = zip(one["logprobs"], other["logprobs"], strict=True)
-        assert max(abs(a - b) for a, b in pairs) <= LOGPROB_BOUND
-    assert len({token for run in on.outputs for token in run["tokens"]}) > 4
+        for a, b, token in zip(one["logprobs"], other["logprobs"], one["tokens"], strict=True):
+            first, second = sorted(a.values(), reverse=True)[:2]
+            assert first - second > 2 * LOGPROB_BOUND, "the model leaves the token to a rounding"
+            assert abs(a[str(token)] - b[str(token)]) <= LOGPROB_BOUND
+            leading.append(first)
+    # About the largest logit: the others lie around 0, so the whole sum is about the vocabulary's.
+    assert max(leading) + math.log(VOCABULARY) < 4, (
+        "the step of its rounding is larger than assumed"
+    )
+    # The bound says something: what the logprobs are depends on the context by much more.
+    assert max(leading) - min(leading) > 20 * LOGPROB_BOUND
+    assert len({token for run in on.outputs for token in run["tokens"]}) > 20
 
 
-def test_the_switch_never_finds_the_other_states_graphs(on: Run, off: Run, warm: Run) -> None:
+def test_the_switch_never_finds_the_other_states_graphs(on: Run, off: Run) -> None:
     folders = [
         {
             line.split("Using cache directory: ")[1].split("/rank_")[0]
@@ -98,16 +119,28 @@ def test_the_switch_never_finds_the_other_states_graphs(on: Run, off: Run, warm:
     assert not folders[0] & folders[1]
 
 
-def test_a_warm_start_gives_the_same_bits_without_compiling(on: Run, warm: Run) -> None:
+def test_a_warm_start_gives_the_same_bits_without_compiling(on: Run, runs: dict[str, Run]) -> None:
+    warm = runs["warm"]
     assert warm.outputs == on.outputs
     assert [rank["compiled"] for rank in warm.ranks] == [False, False]
     assert "0 rewrites" not in warm.log
 
 
-@pytest.mark.slow
-def test_a_mixture_of_experts_is_rewritten(home: Path) -> None:
-    run = run_engine(home, "moe", "moe")
-    for seen in counts(run):
+def test_a_rank_that_dies_ends_the_engine_with_a_message(runs: dict[str, Run]) -> None:
+    warm = runs["warm"]
+    assert warm.outputs is not None, "it died before it was to"
+    assert warm.status == 1, "None: it hung and was killed; 0: it went on"
+    assert "VllmWorker-1 died" in warm.log
+    assert "without one of its ranks" not in warm.log
+
+
+def test_ranks_that_differ_do_not_start(runs: dict[str, Run]) -> None:
+    uneven = runs["uneven"]
+    assert (uneven.status, uneven.outputs) == (1, None)
+    assert "CAR-RMSNorm: the ranks of group tp:0 disagree: table is " in uneven.log
+
+
+def test_a_mixture_of_experts_is_rewritten(runs: dict[str, Run]) -> None:
+    for seen in counts(ended_well(runs["moe"])):
         assert seen[16, 16] == (False, 0)
-        assert seen[1, 15] == seen[17, 128]
-        assert seen[1, 15][1] > 0
+        assert seen[1, 15] == seen[17, 128] == (True, 2 * LAYERS + 1)

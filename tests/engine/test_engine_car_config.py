@@ -133,6 +133,7 @@ def test_a_batch_beyond_the_domain_gets_its_end_as_an_endpoint(
 ) -> None:
     assert configs["large"]["ranges"][-2:] == [[64, 8192], [8193, 16384]]
     assert configs["domain"]["ranges"][-1] == [64, 8192]
+    assert configs["large-ends"]["ranges"][-3:] == [[64, 8192], [8193, 9000], [9001, 16384]]
 
 
 def test_a_small_batch_drops_what_lies_beyond_it(configs: dict[str, dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from engine_trees import environment
 pytestmark = pytest.mark.engine
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 600
+TIMEOUT_S = 1800
 
 
 @pytest.fixture(scope="module")

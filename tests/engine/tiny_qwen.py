@@ -12,6 +12,8 @@ import torch
 
 HIDDEN = 64
 LAYERS = 2
+HEAD_SCALE = 1 / 16
+"""The leading logit is about ``HIDDEN * HEAD_SCALE``, and the others about a tenth of it."""
 COMMON = {
     "vocab_size": 512,
     "hidden_size": HIDDEN,
@@ -34,7 +36,13 @@ COMMON = {
 
 
 def make(folder: Path, kind: str) -> Path:
-    """Write a checkpoint with weights large enough for distinct tokens."""
+    """Write a checkpoint whose next token is clear, and whose logprobs are not.
+
+    A head of random rows has many logits that lie closer together than bfloat16 tells them apart.
+    Here row ``(3 t + 7) % vocab`` of the head is the embedding of ``t``, scaled down: after ``t``
+    that token leads by far more than a rounding, by how much depends on every layer, and its
+    probability is far from 1, where a logprob would hide a change.
+    """
     from transformers import (
         Qwen3_5ForCausalLM,
         Qwen3_5MoeForCausalLM,
@@ -61,6 +69,9 @@ def make(folder: Path, kind: str) -> Path:
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
+        embedding = model.get_input_embeddings().weight.normal_()
+        following = (3 * torch.arange(COMMON["vocab_size"]) + 7) % COMMON["vocab_size"]
+        model.lm_head.weight[following] = embedding * HEAD_SCALE
     model.to(torch.bfloat16).save_pretrained(folder)
     return folder
 
