@@ -184,7 +184,7 @@ def test_where_a_cell_comes_from(folder: Path) -> None:
 def test_what_is_not_known_is_told(report: Command, folder: Path) -> None:
     arms(folder, [1.0], [1.0])
     assert report().status == 0
-    assert "For 1 cells the TP size or the precision is not in the results" in (
+    assert "For 1 cell the TP size or the precision is not in the results" in (
         (folder / "out/report.md").read_text()
     )
 
@@ -287,7 +287,10 @@ def a_rewrite_file(path: Path, **values: Any) -> Path:
         ([], "is unknown, because no rewrite file was given", None),
         ([{"replaced": 0}], "0 rewrites were observed: the difference compares configurations", 0),
         ([{"replaced": 0}, {}], "0 rewrites were observed on at least one rank: the", 0),
-        ([{"compiled": False, "replaced": 0}], "no graph was compiled in its run", None),
+        ([{"compiled": False, "replaced": 0}], "no graph was compiled in their runs", None),
+        ([{}, {"compiled": False, "replaced": 0}], "9 of 18 matched sites were rewritten", 9),
+        ([{"replaced": 0}, {"compiled": False}], "; 1 file of runs that compiled nothing left", 0),
+        ([{"matched": 9, "replaced": 1}], "1 of 9 matched sites was rewritten", 1),
         ([{}], "9 of 18 matched sites were rewritten to the fused op in the ON arm; how", 9),
         ([{}, {}], "9 of 18 matched sites were rewritten to the fused op in the ON arm per", 9),
         ([{}, {"replaced": 7}], "7 to 9 of 18 matched sites", 7),

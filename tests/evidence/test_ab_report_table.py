@@ -100,7 +100,7 @@ def test_the_command(normport: Command, folder: Path) -> None:
     ran = normport("ab-report", "--from-table", REFERENCE, "--out", "out")
     assert ran.status == 0
     assert ran.out.startswith(
-        "32 cells compared: 0 of 128 changes are shown by their interval; no claim for 32 cells."
+        "32 cells compared: 0 of 128 changes are shown by the interval; no claim for 32 cells."
     )
     written = json.loads((folder / "out" / "report.json").read_text())
     assert written["rounding"] == {"checked": 148, "outside": 0, "recomputed_otherwise": 9}

@@ -152,7 +152,7 @@ def test_json(compared: Command, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("keywords", "said"),
     [
-        ({"outputs": ["7", "7"]}, "a.json answers 1 questions and b.json 2, not the same ones"),
+        ({"outputs": ["7", "7"]}, "a.json answers 1 question and b.json 2, not the same ones"),
         ({"prompt": "Other"}, "a.json and b.json have different prompts for question 0"),
         ({"complete": False}, "b.json is not complete: finish the run with --resume"),
     ],

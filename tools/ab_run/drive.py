@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from normport.tools.ab_report.bench import SIDECAR
+from normport.tools.ab_report.configuration import SIDECAR
 from normport.tools.ab_run.plan import RESULT, Load, Plan
 from normport.tools.ab_run.processes import check_port, last_line, running
 from normport.tools.errors import UserError
