@@ -375,7 +375,7 @@ def test_the_page_stands_alone(drawn: Command, folder: Path) -> None:
     drawings = [attributes for tag, attributes in page.tags if tag == "svg"]
     assert len(drawings) == 8  # four changes, four kinds of percentiles
     assert all(each["role"] == "img" and each["aria-label"] for each in drawings)
-    assert len([tag for tag in names if tag == "table"]) == 4
+    assert len([tag for tag in names if tag == "table"]) == 8
     assert "a&lt;b&gt;&amp;" in text
     assert "a<b>&\"c'\\|d" in (folder / "out/report.md").read_text()
     identities = [a["id"] for tag, a in page.tags if tag == "section"]

@@ -14,6 +14,7 @@ from normport.tools.ab_report.configuration import SIDECAR, configuration, is_fi
 from normport.tools.ab_report.model import Better, Cell, Change, Gain, Key, Percentiles, Standalone
 from normport.tools.bootstrap import independent_change, percent_change
 from normport.tools.errors import UserError
+from normport.tools.plural import many
 
 VALUES = {
     "output_throughput_tok_s": "output_throughput",
@@ -227,7 +228,7 @@ def _standalone(
         )
     key = off[0].key
     return Standalone(
-        title=f"beside {other}",
+        title=f"{key.load}, {many(key.num_prompts or 0, 'prompt')} at rate {key.request_rate}",
         other=other,
         settings={
             "input_len": key.input_len,

@@ -142,4 +142,5 @@ def _counted(report: Report) -> str:
     total = sum(len(cell.changes) for cell in report.cells)
     silent = sum(cell.claim != "interval" for cell in report.cells)
     changes = f"{shown} of {many(total, 'change')} {'is' if total == 1 else 'are'} shown"
-    return f"{changes} by the interval; no claim for {many(silent, 'cell')}."
+    none = f"; no claim for {many(silent, 'cell')}" if silent else ""
+    return f"{changes} by the interval{none}."
