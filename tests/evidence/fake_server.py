@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        sent = self.headers["Authorization"]
+        sent = self.headers["Authorization"] or ""
         if self.server.wants not in (None, sent):
             said = base64.b64decode(sent.split()[1]).decode() if "Basic" in sent else sent
             self._json(401, {"error": {"message": f"no: {said}"}})

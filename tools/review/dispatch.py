@@ -174,7 +174,10 @@ def _sandwiches(manifest: Manifest, patch: str, members: Sequence[Converted]) ->
         f"norm, sum and norm to NormAddNorm ({patch})",
         "norm, sum and norm",
         "NormAddNorm",
-        tuple(f"{one.site.path.rpartition('/')[2]}: {one.site.norm}" for one in members),
+        tuple(
+            f"{one.site.path.rpartition('/')[2]}: {one.site.norm.partition(':')[0]}"
+            for one in members
+        ),
         tuple(rows),
     )
 
