@@ -124,7 +124,8 @@ def match(off: Sequence[Result], on: Sequence[Result]) -> tuple[tuple[Cell, ...]
 
 
 def _load(key: Key) -> str:
-    return f"{key.num_prompts} prompts at request rate {key.request_rate}"
+    prompts = "unknown prompts" if key.num_prompts is None else many(key.num_prompts, "prompt")
+    return f"{prompts} at request rate {key.request_rate}"
 
 
 def _grouped(results: Sequence[Result]) -> dict[Key, list[Result]]:
@@ -228,7 +229,7 @@ def _standalone(
         )
     key = off[0].key
     return Standalone(
-        title=f"{key.load}, {many(key.num_prompts or 0, 'prompt')} at rate {key.request_rate}",
+        title=f"{key.load}, {_load(key)}",
         other=other,
         settings={
             "input_len": key.input_len,

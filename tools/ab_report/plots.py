@@ -16,7 +16,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normport.tools.ab_report.model import METRICS, Cell, Metric
+from normport.tools.ab_report.model import METRICS, Cell, Metric, printable
 from normport.tools.plural import many
 
 COLORS = {
@@ -139,7 +139,7 @@ def _axes(labels: Sequence[str]) -> tuple[Figure, Axes]:
         axes.text(
             0,
             row - 0.42,
-            _short(label),
+            _short(printable(label)),
             transform=axes.get_yaxis_transform(),
             verticalalignment="top",
             bbox={"facecolor": PAGE, "edgecolor": "none", "pad": 0.5},
