@@ -20,7 +20,8 @@ from normport.tools.judge import NO_EXEC, NO_PROOF
 from normport.tools.options import OutputFormat
 from normport.tools.parallel import Workers
 from normport.tools.pipeline import Settings, run
-from normport.tools.summary import counted, footer, many
+from normport.tools.plural import many
+from normport.tools.summary import counted, footer
 from normport.tools.terminal import (
     colour_wanted,
     note,

@@ -15,7 +15,7 @@ from normport.tools.formats.text_format import ulps
 from normport.tools.inputs import Batch
 from normport.tools.judge import Proofs
 from normport.tools.pipeline import Analysis, Settings, analyse, conclude, prove_all
-from normport.tools.summary import many
+from normport.tools.plural import many
 from normport.tools.terminal import colour_wanted, note, say, write_text
 from normport.tools.tree import FileChange
 from normport.tools.workspace import check_committed

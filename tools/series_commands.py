@@ -19,6 +19,7 @@ from normport.tools.dims import check_dims, parse_dims
 from normport.tools.errors import UserError
 from normport.tools.git import uncommitted
 from normport.tools.judge import NO_EXEC, NO_PROOF
+from normport.tools.plural import many
 from normport.tools.proof import check_torch
 from normport.tools.series import (
     Obsolete,
@@ -29,7 +30,6 @@ from normport.tools.series import (
     write_series,
 )
 from normport.tools.sources import resolve
-from normport.tools.summary import many
 from normport.tools.terminal import note, progress, say, write_bytes
 from normport.tools.tree import SourceTree
 from normport.tools.workspace import apply_changes, is_test, takes_no_tests, was_interrupted

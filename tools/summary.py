@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normport.tools.findings import Finding, Report, Safety
+from normport.tools.plural import many
 
 _OPTIONS: dict[Safety, str] = {"unsafe": "--unsafe", "unproven": "--allow-unproven"}
 
@@ -46,8 +47,3 @@ def footer(findings: Sequence[Finding], *, told: bool) -> list[str]:
         if number:
             lines.append(f"{number}{more} with `normport rewrite --write {option}`.")
     return lines
-
-
-def many(number: int, what: str) -> str:
-    """``1 file``, ``2 files``."""
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import threading
@@ -19,7 +20,8 @@ class FakeServer(ThreadingHTTPServer):
     A fault is ``None`` (none), a status, ``"truncate"`` (ends without the last events),
     ``"cut"`` (closes in the middle of a chunk), ``"silent"`` (sends nothing until ``released``),
     ``"garbage"`` (an event that is not JSON), ``"shape"`` (one that is not OpenAI's) or
-    ``"error"`` (an error as an event).
+    ``"error"`` (an error as an event). ``wants``: the ``Authorization`` that it answers to;
+    ``usage``: what it says of tokens instead of their numbers; ``raw``: it writes UTF-8 as it is.
     """
 
     daemon_threads = True
@@ -31,6 +33,9 @@ class FakeServer(ThreadingHTTPServer):
         self.bodies: list[dict[str, Any]] = []
         self.models: Any = {"data": [{"id": MODEL}]}
         self.count_tokens = True
+        self.usage: Any = None
+        self.wants: str | None = None
+        self.raw = False
         self.released = threading.Event()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -59,7 +64,11 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        if self.path == "/v1/models" and self.server.models is not None:
+        sent = self.headers["Authorization"] or ""
+        if self.server.wants not in (None, sent):
+            said = base64.b64decode(sent.split()[1]).decode() if "Basic" in sent else sent
+            self._json(401, {"error": {"message": f"no: {said}"}})
+        elif self.path == "/v1/models" and self.server.models is not None:
             self._json(200, self.server.models)
         elif self.path == "/version":
             self._json(200, {"version": "0.29.0"})
@@ -98,17 +107,15 @@ class Handler(BaseHTTPRequestHandler):
             self._event({"choices": [{"text": "", "delta": {}, "finish_reason": "stop"}]})
             if self.server.count_tokens:
                 prompt, output = len(self.server.prompts[-1].split()), len(text.split())
-                self._event(
-                    {
-                        "choices": [],
-                        "usage": {"prompt_tokens": prompt, "completion_tokens": output},
-                    }
-                )
+                counted = {"prompt_tokens": prompt, "completion_tokens": output}
+                usage = counted if self.server.usage is None else self.server.usage
+                self._event({"choices": [], "error": None, "usage": usage})
             self._chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
 
     def _event(self, event: dict[str, Any]) -> None:
-        self._chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
+        text = json.dumps(event, ensure_ascii=not self.server.raw)
+        self._chunk(b"data: " + text.encode() + b"\n\n")
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -121,6 +122,62 @@ def test_unequal_repeats(report: Command, folder: Path) -> None:
     assert (cell["n"], cell["claim"]) == ("2 OFF, 1 ON", "no claim: n = 1")
 
 
+@pytest.mark.parametrize(
+    "name", ["\ud800", "a\nb\x00\u202ec", "模型 \U0001f350 $\\frac$", "x" * 300]
+)
+def test_names_of_all_kinds(drawn: Command, folder: Path, name: str) -> None:
+    put(folder / "off", "a", model_id=name)
+    put(folder / "on", "a", model_id=name)
+    ran = drawn("--title", "t\n# u")
+    assert (ran.status, ran.error.count("\n")) == (0, 1)
+    text = (folder / "out/report.md").read_text()
+    assert text.startswith("# t # u\n")
+    (row,) = [line for line in text.splitlines() if line.startswith("| ") and "+0.000%" in line][:1]
+    assert row.endswith("| 1 | 8.000 | 8.000 | +0.000% |")
+    assert Page((folder / "out/report.html").read_text()).open == []
+
+
+@pytest.mark.parametrize(
+    ("values", "missing"),
+    [
+        ({"mean_ttft_ms": float("nan")}, "TTFT"),
+        ({"mean_tpot_ms": 0}, "TPOT"),
+        ({"mean_e2el_ms": "130"}, "E2E"),
+        ({"mean_e2el_ms": -1}, "E2E"),
+    ],
+)
+def test_figures_that_are_none(
+    report: Command, folder: Path, values: dict[str, Any], missing: str
+) -> None:
+    for number in range(2):
+        put(folder / f"off/{number}", "a", **(values if number else {}))
+        put(folder / f"on/{number}", "a")
+    assert report().status == 0
+    (cell,) = written(folder)["cells"]
+    assert len(cell["changes"]) == 3
+    assert f"Not in every result, or 0, and so not compared: {missing} (tiny" in (
+        (folder / "out/report.md").read_text()
+    )
+
+
+def test_nothing_is_written_where_one_file_cannot_be(report: Command, folder: Path) -> None:
+    arms(folder, [1.0], [1.0])
+    (folder / "out/report.html").mkdir(parents=True)
+    ran = report()
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.error == (
+        "error: out/report.html cannot be written (Is a directory); name another place.\n"
+    )
+    assert [path.name for path in (folder / "out").iterdir()] == ["report.html"]
+
+
+def test_one_file_in_both_arms(normport: Command, folder: Path) -> None:
+    arms(folder, [1.0], [1.0])
+    ran = normport("ab-report", "--off", ".", "--on", "on", "--out", "out")
+    assert ran.status == 2
+    assert "on/r0/result.json is both in OFF and in ON: name folders apart" in ran.error
+
+
 def test_several_folders_are_repeats(normport: Command, folder: Path) -> None:
     for number in (1, 2):
         put(folder / f"off{number}", "a")
@@ -184,7 +241,7 @@ def test_where_a_cell_comes_from(folder: Path) -> None:
 def test_what_is_not_known_is_told(report: Command, folder: Path) -> None:
     arms(folder, [1.0], [1.0])
     assert report().status == 0
-    assert "For 1 cells the TP size or the precision is not in the results" in (
+    assert "For 1 cell the TP size or the precision is not in the results" in (
         (folder / "out/report.md").read_text()
     )
 
@@ -223,6 +280,12 @@ def test_appended_results(folder: Path) -> None:
         (lambda f: None, "on does not exist"),
         (lambda f: (f / "on").mkdir(), "no result of `vllm bench serve --save-result` there"),
         (lambda f: put(f / "on", "a").write_text("{"), "is not JSON"),
+        (lambda f: put(f / "on", "a").write_bytes(b"\xff{}"), "is not UTF-8 text"),
+        (lambda f: put(f / "on", "a").write_text("[" * 100_000), "is not JSON"),
+        (lambda f: put(f / "on", "a", request_rate=[1]), "request_rate is '[1]', not a number"),
+        (lambda f: put(f / "on", "a", max_concurrency=2.5), "batch_size is '2.5', not a whole"),
+        (lambda f: put(f / "on", "a", max_concurrency=math.inf), "batch_size is 'inf', not a"),
+        (lambda f: put(f / "on", "a", completed=10**400), "no request of that run completed"),
         (lambda f: put(f / "on", "a", completed=0), "no request of that run completed"),
         (lambda f: put(f / "on", "a", tensor_parallel_size="x"), "not a whole number"),
     ],
@@ -287,7 +350,10 @@ def a_rewrite_file(path: Path, **values: Any) -> Path:
         ([], "is unknown, because no rewrite file was given", None),
         ([{"replaced": 0}], "0 rewrites were observed: the difference compares configurations", 0),
         ([{"replaced": 0}, {}], "0 rewrites were observed on at least one rank: the", 0),
-        ([{"compiled": False, "replaced": 0}], "no graph was compiled in its run", None),
+        ([{"compiled": False, "replaced": 0}], "no graph was compiled in their runs", None),
+        ([{}, {"compiled": False, "replaced": 0}], "9 of 18 matched sites were rewritten", 9),
+        ([{"replaced": 0}, {"compiled": False}], "; 1 file of runs that compiled nothing left", 0),
+        ([{"matched": 9, "replaced": 1}], "1 of 9 matched sites was rewritten", 1),
         ([{}], "9 of 18 matched sites were rewritten to the fused op in the ON arm; how", 9),
         ([{}, {}], "9 of 18 matched sites were rewritten to the fused op in the ON arm per", 9),
         ([{}, {"replaced": 7}], "7 to 9 of 18 matched sites", 7),
@@ -372,7 +438,7 @@ def test_the_page_stands_alone(drawn: Command, folder: Path) -> None:
     drawings = [attributes for tag, attributes in page.tags if tag == "svg"]
     assert len(drawings) == 8  # four changes, four kinds of percentiles
     assert all(each["role"] == "img" and each["aria-label"] for each in drawings)
-    assert len([tag for tag in names if tag == "table"]) == 4
+    assert len([tag for tag in names if tag == "table"]) == 8
     assert "a&lt;b&gt;&amp;" in text
     assert "a<b>&\"c'\\|d" in (folder / "out/report.md").read_text()
     identities = [a["id"] for tag, a in page.tags if tag == "section"]

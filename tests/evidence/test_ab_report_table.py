@@ -100,7 +100,7 @@ def test_the_command(normport: Command, folder: Path) -> None:
     ran = normport("ab-report", "--from-table", REFERENCE, "--out", "out")
     assert ran.status == 0
     assert ran.out.startswith(
-        "32 cells compared: 0 of 128 changes are shown by their interval; no claim for 32 cells."
+        "32 cells compared: 0 of 128 changes are shown by the interval; no claim for 32 cells."
     )
     written = json.loads((folder / "out" / "report.json").read_text())
     assert written["rounding"] == {"checked": 148, "outside": 0, "recomputed_otherwise": 9}
@@ -175,6 +175,11 @@ def test_a_table_without_rewrites(changed: Callable[[Change], Path]) -> None:
         (lambda t: t["cells"][0]["ttft_ms"].pop("on"), "has no number for ttft_ms's on"),
         (lambda t: t["cells"][0].update(ttft_ms=3), "has a cell whose ttft_ms is no object"),
         (lambda t: t["cells"][0]["ttft_ms"].update(off=0), "that no change can be told from"),
+        (lambda t: t["cells"].clear(), "has no cell in its `cells`"),
+        (lambda t: t["cells"][0]["ttft_ms"].update(off=1e200), "a number of too many digits"),
+        (lambda t: t["cells"][0]["ttft_ms"].update(off=float("nan")), "has no number for ttft"),
+        (lambda t: t["cells"][0].update(n=0), "has a cell with n = 0"),
+        (lambda t: t.update(observed_fused_rewrites=-1), "has -1 for observed_fused_rewrites"),
         (lambda t: t["cells"][0].update(batch_size=1.5), "which is a whole number"),
         (lambda t: t["cells"].append({"model": "x"}), "has a cell without any metric"),
         (lambda t: t[STANDALONE].pop("rows"), "has no list of `rows`"),

@@ -152,7 +152,7 @@ def test_json(compared: Command, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("keywords", "said"),
     [
-        ({"outputs": ["7", "7"]}, "a.json answers 1 questions and b.json 2, not the same ones"),
+        ({"outputs": ["7", "7"]}, "a.json answers 1 question and b.json 2, not the same ones"),
         ({"prompt": "Other"}, "a.json and b.json have different prompts for question 0"),
         ({"complete": False}, "b.json is not complete: finish the run with --resume"),
     ],
@@ -174,3 +174,32 @@ def test_no_result_file(compared: Command, folder: Path, content: str) -> None:
     ran = compared()
     assert (ran.status, ran.out) == (2, "")
     assert ran.error.startswith("error: b.json ")
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda q: q.append(3), "entry 2 of its questions is damaged"),
+        (lambda q: q[1].pop("tokens"), "entry 1 of its questions is damaged"),
+        (lambda q: q[0].update(output="#### 8"), "entry 0 of its questions is damaged"),
+        (lambda q: q[0].update(output="\ud800"), "entry 0 of its questions is damaged"),
+        (lambda q: q[0].update(ms_per_token=float("nan")), "entry 0 of its questions is damaged"),
+        (lambda q: q[0]["scores"].pop("vllm"), "entry 0 of its questions is damaged"),
+        (lambda q: q[0]["scores"]["vllm"].update(verdict="fine"), "entry 0 of its questions is"),
+        (lambda q: q[0].update(tokens=["x"]), "entry 0 of its questions is damaged"),
+        (lambda q: q[1].update(index=0), "answers a question twice"),
+    ],
+)
+def test_a_result_file_that_was_edited(
+    compared: Command, folder: Path, edit: Callable[[list[Any]], None], said: str
+) -> None:
+    for name in ("a.json", "b.json"):
+        a_run(folder / name, ["#### 7", "none"])
+    value = json.loads((folder / "b.json").read_text())
+    edit(value["questions"])
+    (folder / "b.json").write_text(json.dumps(value))
+    ran = compared("--json", "c.json")
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.error.startswith("error: b.json")
+    assert said in ran.error
+    assert not (folder / "c.json").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -186,6 +187,86 @@ def test_a_dead_server(normport: Command, folder: Path) -> None:
     assert not Path("gsm8k.json").exists()
 
 
+def test_a_dead_server_is_noticed_before_the_data_set_is_fetched(
+    normport: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: str, split: str) -> Any:
+        pytest.fail(f"it fetched the {split} split")
+
+    a_data_set(monkeypatch, load)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        ran = normport("gsm8k", "--base-url", url, "--retries", "0")
+    assert ran.status == 2
+    assert ran.error.startswith(f"error: {url} does not answer (")
+
+
+KEY = "sk-secret-of-the-test"
+
+
+@pytest.mark.parametrize("by", ["option", "variable", "URL"])
+def test_a_server_that_wants_to_know_who_asks(
+    normport: Command,
+    server: FakeServer,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+) -> None:
+    basic = base64.b64encode(f"me:{KEY}".encode()).decode()
+    server.wants = f"Basic {basic}" if by == "URL" else f"Bearer {KEY}"
+    options = ["--api-key", KEY] if by == "option" else []
+    if by == "variable":
+        monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\n")  # as `$(cat FILE)` would not, but a file
+    url = server.url.replace("//", f"//me:{KEY}@") if by == "URL" else server.url
+    ran = normport("gsm8k", "--base-url", url, *FAST, *options)
+    assert ran.status == 0, ran.error
+    assert result()["complete"]
+    assert result()["run"]["server"] == server.url
+    assert KEY not in Path("gsm8k.json").read_text() + ran.out + ran.error
+    # The server says what it was sent, as some do.
+    server.wants = "something else"
+    refused = normport("gsm8k", "--base-url", url, *FAST, *options, "--out", "other.json")
+    assert refused.status == 2
+    assert "answered with HTTP 401 (no: " in refused.error
+    assert refused.error.endswith("check --api-key.\n")
+    assert KEY not in refused.error
+    assert not Path("other.json").exists()
+
+
+@pytest.mark.parametrize("key", ["two words", "schlüssel", "tab\tin"])
+def test_no_key(smoke: Command, server: FakeServer, key: str) -> None:
+    ran = smoke("--api-key", key)
+    assert ran.status == 2
+    assert ran.error.startswith("error: The API key holds a character that no key has")
+    assert key not in ran.error
+
+
+@pytest.mark.parametrize(
+    "text", [" one\u2028two\x85 three\n#### 9", " \U0001f350 pears\n#### 9", " \x1c#### 9"]
+)
+def test_text_with_ends_of_lines_and_pairs(smoke: Command, server: FakeServer, text: str) -> None:
+    server.answer = lambda _: text
+    server.raw = True  # in UTF-8, as vLLM does; else escaped, a pair of surrogates in two events
+    for name in ("raw.json", "escaped.json"):
+        assert smoke("--out", name).status == 0
+        assert [q["output"] for q in result(name)["questions"]] == [text] * 3
+        server.raw = False
+
+
+def test_half_a_character(smoke: Command, server: FakeServer) -> None:
+    server.answer = lambda _: " \ud83c pears"
+    assert smoke().status == 0
+    assert result()["questions"][0]["output"] == " \ufffd pears"
+
+
+@pytest.mark.parametrize("usage", [{"completion_tokens": "9"}, {"completion_tokens": -1}, [], 7])
+def test_tokens_counted_in_a_way_of_its_own(smoke: Command, server: FakeServer, usage: Any) -> None:
+    server.usage = usage
+    assert smoke().status == 0
+    assert result()["questions"][0]["output_tokens"] is None
+
+
 def test_a_wrong_model_name(smoke: Command, server: FakeServer) -> None:
     ran = smoke("--served-model", "huge")
     assert ran.status == 2
@@ -263,6 +344,8 @@ def test_changed_data_is_noticed(smoke: Command) -> None:
         ("{}\n", "data.jsonl:1 lacks a text `question` or `answer`"),
         ("[1]\n", "data.jsonl:1 lacks a text"),
         ("{\n", "data.jsonl:1 is not JSON"),
+        ('{"question": "\\ud83c", "answer": "#### 5"}\n', "data.jsonl:1 holds half a character"),
+        ("[" * 100_000, "data.jsonl:1 is not JSON"),
         ('{"question": "q", "answer": "5"}\n', "does not end in `#### NUMBER`"),
         ('{"question": "q", "answer": "#### five"}\n', "does not end in `#### NUMBER`"),
         ('{"question": "q", "answer": "#### 5"}\n', "has no question left to ask"),
@@ -301,13 +384,13 @@ def test_the_data_set_by_default(
 
 
 def test_a_data_set_that_cannot_be_loaded(
-    normport: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+    normport: Command, server: FakeServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*_: str, split: str) -> Any:
         raise ConnectionError(f"no way to the {split} split\nand more")
 
     a_data_set(monkeypatch, load)
-    ran = normport("gsm8k", "--base-url", "http://x")
+    ran = normport("gsm8k", "--base-url", server.url)
     assert ran.status == 2
     assert ran.error == (
         "error: The data set openai/gsm8k could not be loaded (no way to the test split); name a "
@@ -315,9 +398,9 @@ def test_a_data_set_that_cannot_be_loaded(
     )
 
 
-def test_the_real_datasets_library_without_a_hub(folder: Path) -> None:
+def test_the_real_datasets_library_without_a_hub(server: FakeServer, folder: Path) -> None:
     pytest.importorskip("datasets", reason="only `datasets` itself tells how it fails")
-    command = "from normport.tools.cli import main; main(['gsm8k', '--base-url=http://x'])"
+    command = f"from normport.tools.cli import main; main(['gsm8k', '--base-url={server.url}'])"
     ran = subprocess.run(
         [sys.executable, "-c", command],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "USE_TORCH": "0"},
@@ -331,10 +414,10 @@ def test_the_real_datasets_library_without_a_hub(folder: Path) -> None:
 
 
 def test_without_the_datasets_library(
-    normport: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+    normport: Command, server: FakeServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    ran = normport("gsm8k", "--base-url", "http://x")
+    ran = normport("gsm8k", "--base-url", server.url)
     assert ran.error.startswith("error: datasets is not installed, which openai/gsm8k is loaded")
 
 
@@ -349,6 +432,8 @@ def test_without_the_datasets_library(
         (("--model", "x", "--engine-args", "[]"), "--engine-args is no JSON object"),
         (("--base-url", "http://x", "--engine-args", "{}"), "--engine-args is for --model"),
         (("--base-url", "localhost:8000"), "localhost:8000 is no URL of a server"),
+        (("--base-url", "http://"), "http:// is no URL of a server"),
+        (("--base-url", "http://h:x"), "http://h:x is no URL of a server"),
         (("--base-url", "http://x", "--package", "p"), "name that with --series"),
         (("--base-url", "http://x", "--series", "p"), "name its vllm folder with --package"),
     ],

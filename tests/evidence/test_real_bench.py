@@ -37,7 +37,7 @@ def test_what_is_read(arm: str) -> None:
 def test_the_report(normport: Command, folder: Path) -> None:
     ran = normport("ab-report", "--off", BENCH / "off", "--on", BENCH / "on", "--out", "out")
     assert ran.status == 0
-    assert ran.out.startswith("2 cells compared: 0 of 8 changes are shown by their interval; no ")
+    assert ran.out.startswith("2 cells compared: 0 of 8 changes are shown by the interval; no ")
     report = json.loads((folder / "out/report.json").read_text())
     assert report["unmatched"] == []
     assert [cell["n"] for cell in report["cells"]] == ["1", "1"]

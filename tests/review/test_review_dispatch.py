@@ -53,9 +53,15 @@ def test_the_series_of_0_29() -> None:
         wide = f"{local}RMSNorm with a float32 weight"
         assert cells(found, wide, device) == (native, native, fused, fused)
     assert cells(found, f"{local}GemmaRMSNorm", "XPU")[1] == "_C.gemma_rms_norm"
+    sandwiches = "norm, sum and norm to NormAddNorm (optional/norm-add-norm.patch)"
     for device in ("CPU", "MUSA"):
         for group in found.groups:
-            assert cells(found, group.title, device) == (native, native, fused, fused)
+            if group.title != sandwiches:
+                assert cells(found, group.title, device) == (native, native, fused, fused)
+    for device in DEVICES:
+        apart = "each norm's own path, the sum apart"
+        after = "NormAddNorm.forward_cpu" if device == "CPU" else apart
+        assert cells(found, sandwiches, device) == (apart, after, fused, fused)
     optional = (
         "RMSNorm with a float32 weight to RMSNorm, weight of the run's dtype or none "
         "(optional/muse-glimmer-rounded-weight.patch)"
@@ -63,7 +69,12 @@ def test_the_series_of_0_29() -> None:
     assert cells(found, optional, "XPU") == (native, "_C.rms_norm", fused, fused)
     names = [name for group in found.groups for name in group.sites]
     assert "muse_glimmer.py: qk_norm" in names
-    assert len(names) == 9
+    assert names[-3:] == [
+        "gemma4.py: Gemma4DecoderLayer.forward",
+        "gemma4_mtp.py: Gemma4MTPDecoderLayer.forward",
+        "muse_glimmer.py: MuseGlimmerDecoderLayer.forward",
+    ]
+    assert len(names) == 9 + 3
 
 
 def test_what_was_not_run_is_not_said_to_be() -> None:
@@ -72,9 +83,13 @@ def test_what_was_not_run_is_not_said_to_be() -> None:
     assert known["XPU"].startswith("simulated: ")
     assert known["CUDA"].endswith("not run")
     assert "not known" in known["MUSA"]
-    for group in table("0.31.0").groups:
-        for row in group.rows:
-            assert not row.known.startswith(("run", "simulated"))
+    together = {row.device: row.known for row in table("0.29.0").groups[-1].rows}
+    assert together["CPU"] == "run: normport's tests run muse_glimmer.py with it in the CPU engine"
+    assert together["XPU"].endswith("not run")
+    for version in ("0.31.0", "0.32.0"):
+        for group in table(version).groups:
+            for row in group.rows:
+                assert not row.known.startswith(("run", "simulated"))
 
 
 def test_a_release_that_ships_the_dispatch() -> None:

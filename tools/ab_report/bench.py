@@ -1,14 +1,8 @@
-"""Results of ``vllm bench serve --save-result`` (vLLM 0.29): read, matched, pooled.
-
-A result file does not say the tensor-parallel size or the precision, and the lengths only with
-``--save-detailed``. They are taken from a ``cell.json`` beside it, which ``ab-run`` writes, else
-from the file's own ``--metadata KEY=VALUE``, else they are unknown, and the report says so.
-"""
+"""Results of ``vllm bench serve --save-result`` (vLLM 0.29): read, matched, pooled."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -16,12 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from normport.tools.ab_report.configuration import SIDECAR, configuration, is_finite
 from normport.tools.ab_report.model import Better, Cell, Change, Gain, Key, Percentiles, Standalone
 from normport.tools.bootstrap import independent_change, percent_change
 from normport.tools.errors import UserError
-from normport.tools.evidence_files import read_object
-
-SIDECAR = "cell.json"
+from normport.tools.plural import many
 
 VALUES = {
     "output_throughput_tok_s": "output_throughput",
@@ -80,13 +73,19 @@ def _results(file: Path, *, only: bool) -> Iterable[Result]:
     """The results in one file; ``--append-result`` puts one on each line."""
     try:
         text = file.read_text(encoding="utf-8")
-        values = [json.loads(text)]
     except OSError as error:
         raise UserError(f"{file} cannot be read ({error.strerror or error}).") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text; move it out of the folder.") from error
+    try:
+        values = [json.loads(text)]
+    except RecursionError as error:
+        raise UserError(f"{file} is not JSON ({error}); move it out of the folder.") from error
     except ValueError:
         try:
-            values = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError as error:
+            # Not splitlines(), which also ends a line inside of a text.
+            values = [json.loads(line) for line in text.split("\n") if line.strip()]
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{file} is not JSON ({error}); move it out of the folder.") from error
     for value in values:
         if isinstance(value, dict) and {"model_id", "duration", "completed"} <= value.keys():
@@ -99,57 +98,15 @@ def _result(file: Path, value: dict[str, Any]) -> Result:
     numbers = {
         name: float(entry)
         for name, entry in value.items()
-        if isinstance(entry, int | float) and not isinstance(entry, bool) and math.isfinite(entry)
+        if isinstance(entry, int | float) and not isinstance(entry, bool) and is_finite(entry)
     }
     if not numbers.get("completed"):
         raise UserError(f"{file}: no request of that run completed; run it again.")
     if numbers.get("duration") and "total_input_tokens" in numbers:
         numbers["input_throughput"] = numbers["total_input_tokens"] / numbers["duration"]
-    return Result(file, _key(file, value), numbers, int(numbers.get("failed", 0)))
-
-
-def _key(file: Path, value: dict[str, Any]) -> Key:
-    sidecar = file.with_name(SIDECAR)
-    said = {**value, **(read_object(sidecar, "a cell.json") if sidecar.is_file() else {})}
-    rate = value.get("request_rate")
-    parallel = said.get("tensor_parallel_size", said.get("tp"))
-    precision = said.get("precision")
-    return Key(
-        model=str(said.get("model", value["model_id"])),
-        input_len=_length(said, "input_len", "input_lens", "total_input_tokens"),
-        output_len=_length(said, "output_len", "output_lens", "total_output_tokens"),
-        tensor_parallel_size=_whole(parallel, file, "tensor_parallel_size"),
-        precision=None if precision is None else str(precision),
-        batch_size=_whole(
-            said.get("batch_size") or value.get("max_concurrency") or value.get("num_prompts"),
-            file,
-            "batch_size",
-        ),
-        num_prompts=_whole(value.get("num_prompts"), file, "num_prompts"),
-        request_rate=rate if isinstance(rate, str) or rate is None else float(rate),
-    )
-
-
-def _length(said: dict[str, Any], name: str, each: str, total: str) -> int | None:
-    """Tokens a request: as declared, else as all requests had them, else their rounded mean."""
-    if name in said:
-        return _whole(said[name], None, name)
-    lengths = said.get(each)
-    if isinstance(lengths, list) and lengths and len(set(lengths)) == 1:
-        return int(lengths[0])
-    if isinstance(said.get(total), int) and said.get("completed"):
-        return round(int(said[total]) / int(said["completed"]))
-    return None
-
-
-def _whole(value: Any, file: Path | None, name: str) -> int | None:
-    if value is None:
-        return None
-    try:
-        return int(value)
-    except (TypeError, ValueError) as error:
-        where = f"{file}: " if file else ""
-        raise UserError(f"{where}{name} is {value!r}, not a whole number.") from error
+    if numbers.keys() & set(VALUES.values()) == set():
+        raise UserError(f"{file} has no figure to compare, such as mean_ttft_ms; run it again.")
+    return Result(file, configuration(file, value), numbers, int(numbers.get("failed", 0)))
 
 
 def match(off: Sequence[Result], on: Sequence[Result]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
@@ -167,7 +124,8 @@ def match(off: Sequence[Result], on: Sequence[Result]) -> tuple[tuple[Cell, ...]
 
 
 def _load(key: Key) -> str:
-    return f"{key.num_prompts} prompts at request rate {key.request_rate}"
+    prompts = "unknown prompts" if key.num_prompts is None else many(key.num_prompts, "prompt")
+    return f"{prompts} at request rate {key.request_rate}"
 
 
 def _grouped(results: Sequence[Result]) -> dict[Key, list[Result]]:
@@ -181,7 +139,8 @@ def _cell(key: Key, off: Sequence[Result], on: Sequence[Result]) -> Cell:
     changes = {}
     for metric, field in VALUES.items():
         before, after = _values(off, field), _values(on, field)
-        if before is None or after is None or not statistics.fmean(before):
+        # A change from 0 is none, and a resampling could be of zeros alone.
+        if before is None or after is None or min(before) <= 0:
             continue
         change, interval = independent_change(before, after)
         changes[metric] = Change(
@@ -253,7 +212,7 @@ def _standalone(
     gains = []
     for title, field, better in _STANDALONE:
         values = [_values(results, field) for results in (theirs, off, on)]
-        if any(value is None or not statistics.fmean(value) for value in values):
+        if any(value is None or min(value) <= 0 for value in values):
             continue
         base, without, with_ = (statistics.fmean(value) for value in values if value)
         sign = 1 if better == "higher" else -1
@@ -270,7 +229,7 @@ def _standalone(
         )
     key = off[0].key
     return Standalone(
-        title=f"beside {other}",
+        title=f"{key.load}, {_load(key)}",
         other=other,
         settings={
             "input_len": key.input_len,

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from normport.tools.ab_report.bench import Result, beside, match, read_arm
 from normport.tools.ab_report.honesty import line, read
-from normport.tools.ab_report.model import Report, Standalone
+from normport.tools.ab_report.model import METRICS, Report, Standalone
 from normport.tools.ab_report.table import read_table
 from normport.tools.errors import UserError
-from normport.tools.evidence_files import write_json, write_text_file
+from normport.tools.evidence_files import as_json, write_texts
+from normport.tools.plural import many
 from normport.tools.terminal import note, say
 
 
@@ -46,18 +47,21 @@ def ab_report_command(
         report = replace(report, honesty=honesty, rewrites=count)
     if title is not None:
         report = replace(report, title=title)
-    page = html(report)  # before anything is written, so that a failure leaves no half report
-    write_text_file(out / "report.md", markdown(report))
-    write_json(out / "report.json", json_report(report))
-    write_text_file(out / "report.html", page)
-    say(f"{len(report.cells)} cells compared: {_counted(report)}")
+    write_texts(
+        {
+            out / "report.md": markdown(report),
+            out / "report.json": as_json(json_report(report)),
+            out / "report.html": html(report),
+        }
+    )
+    say(f"{many(len(report.cells), 'cell')} compared: {_counted(report)}")
     say(report.honesty)
     checked = rounding(report)
     if checked["checked"]:
         say(
-            f"{checked['checked']} printed changes checked: {checked['outside']} lie outside what "
-            f"the rounding of their inputs allows; {checked['recomputed_otherwise']} ON/OFF "
-            "changes come out otherwise when computed from the rounded figures."
+            f"{many(checked['checked'], 'printed change')} checked; outside what the rounding of "
+            f"their inputs allows: {checked['outside']}; ON/OFF changes that come out otherwise "
+            f"when computed from the rounded figures: {checked['recomputed_otherwise']}."
         )
     for each in report.unmatched:
         note(f"note: not compared: {each}")
@@ -69,6 +73,7 @@ def from_runs(
     off: Sequence[Result], on: Sequence[Result], others: Sequence[tuple[str, Sequence[Result]]]
 ) -> Report:
     """The report of measured runs; its honesty line is that of no rewrite file."""
+    _apart([("OFF", off), ("ON", on), *others])
     cells, unmatched = match(off, on)
     if not cells:
         raise UserError(
@@ -81,19 +86,27 @@ def from_runs(
         cases += found
         unmatched += alone
     failed = sum(cell.failed_requests for cell in cells)
-    notes = [f"{failed} requests failed in the runs compared."] if failed else []
+    notes = [f"{many(failed, 'request')} failed in the runs compared."] if failed else []
     unknown = [
         cell for cell in cells if None in (cell.key.tensor_parallel_size, cell.key.precision)
     ]
     if unknown:
         notes.append(
-            f"For {len(unknown)} cells the TP size or the precision is not in the results; that "
-            "both arms had the same is not checked there."
+            f"For {many(len(unknown), 'cell')} the TP size or the precision is not in the results; "
+            "that both arms had the same is not checked there."
         )
+    silent = [
+        f"{metric.title} ({cell.key.label})"
+        for cell in cells
+        for metric in METRICS
+        if metric.key not in cell.changes
+    ]
+    if silent:
+        notes.append(f"Not in every result, or 0, and so not compared: {', '.join(silent)}.")
     honesty, count = line([])
     return Report(
         title="ON/OFF comparison",
-        source=f"{len(off)} OFF and {len(on)} ON results of vllm bench serve",
+        source=f"{len(off)} OFF and {many(len(on), 'ON result')} of vllm bench serve",
         honesty=honesty,
         rewrites=count,
         cells=cells,
@@ -101,6 +114,16 @@ def from_runs(
         unmatched=tuple(unmatched),
         notes=tuple(notes),
     )
+
+
+def _apart(arms: Sequence[tuple[str, Sequence[Result]]]) -> None:
+    """UserError where one file is in two arms, which would then be compared with itself."""
+    owners: dict[Path, str] = {}
+    for name, results in arms:
+        for path in {result.path.resolve() for result in results}:
+            owner = owners.setdefault(path, name)
+            if owner != name:
+                raise UserError(f"{path} is both in {owner} and in {name}: name folders apart.")
 
 
 def _others(texts: Sequence[str]) -> list[tuple[str, Sequence[Result]]]:
@@ -118,5 +141,6 @@ def _counted(report: Report) -> str:
     shown = sum(change.shown for cell in report.cells for change in cell.changes.values())
     total = sum(len(cell.changes) for cell in report.cells)
     silent = sum(cell.claim != "interval" for cell in report.cells)
-    cells = "1 cell" if silent == 1 else f"{silent} cells"
-    return f"{shown} of {total} changes are shown by their interval; no claim for {cells}."
+    changes = f"{shown} of {many(total, 'change')} {'is' if total == 1 else 'are'} shown"
+    none = f"; no claim for {many(silent, 'cell')}" if silent else ""
+    return f"{changes} by the interval{none}."

@@ -9,6 +9,7 @@ from typing import Any
 
 from normport.tools.errors import UserError
 from normport.tools.evidence_files import read_object
+from normport.tools.plural import many
 
 SCHEMA = 1
 PATTERN = "car-rmsnorm-rank*.json"
@@ -55,28 +56,33 @@ def line(found: Sequence[Rewrites]) -> tuple[str, int | None]:
             "whether the difference comes from the fused op cannot be told.",
             None,
         )
-    if any(each.compiled is False for each in found):
+    told = [each for each in found if each.compiled is not False]
+    if not told:
         return (
-            "How many operators were rewritten is unknown, because a rewrite file says that no "
-            "graph was compiled in its run (a compile cache, eager execution, or the switch off): "
-            "whether the difference comes from the fused op cannot be told.",
+            "How many operators were rewritten is unknown, because the rewrite files say that no "
+            "graph was compiled in their runs (a compile cache, eager execution, or the switch "
+            "off): whether the difference comes from the fused op cannot be told.",
             None,
         )
-    fewest = min(each.replaced for each in found)
+    cached = len(found) - len(told)
+    rest = f"; {many(cached, 'file')} of runs that compiled nothing left out" if cached else ""
+    fewest = min(each.replaced for each in told)
     if fewest == 0:
-        some = "" if all(e.replaced == 0 for e in found) else " on at least one rank"
+        some = "" if all(each.replaced == 0 for each in told) else " on at least one rank"
         return (
-            f"0 rewrites were observed{some}: the difference compares configurations and is not "
-            "attributed to the fused op.",
+            f"0 rewrites were observed{some}{rest}: the difference compares configurations and is "
+            "not attributed to the fused op.",
             0,
         )
-    most = max(each.replaced for each in found)
+    most = max(each.replaced for each in told)
     count = str(fewest) if fewest == most else f"{fewest} to {most}"
-    known = [each.matched for each in found if each.matched is not None]
-    sites = f" of {max(known)} matched" if known else ""
-    ranks = "" if len(found) == 1 else f" per file, in {len(found)} files"
+    known = [each.matched for each in told if each.matched is not None]
+    sites = f"{count} of {max(known)} matched sites" if known else f"{count} sites"
+    one = count == "1"
+    ranks = "" if len(told) == 1 else f" per file, in {len(told)} files"
     return (
-        f"{count}{sites} sites were rewritten to the fused op in the ON arm{ranks}; how much of "
-        "the difference comes from them this comparison alone does not tell.",
+        f"{sites.removesuffix('s') if one and not known else sites} {'was' if one else 'were'} "
+        f"rewritten to the fused op in the ON arm{ranks}{rest}; how much of the difference comes "
+        "from there this comparison alone does not tell.",
         fewest,
     )

@@ -53,11 +53,16 @@ class Key:
     def label(self) -> str:
         """On one line, for tables and plots."""
         parallel = "TP?" if self.tensor_parallel_size is None else f"TP{self.tensor_parallel_size}"
-        lengths = f"{_known(self.input_len)}/{_known(self.output_len)}"
         precision = self.precision or "precision ?"
         named = self.precision is not None and precision.lower() in self.model.lower()
         model = self.model if named else f"{self.model} {precision}"
-        return f"{model} {parallel} {lengths} BS {_known(self.batch_size)}"
+        return f"{model} {parallel} {self.load}"
+
+    @property
+    def load(self) -> str:
+        """Lengths and batch size."""
+        lengths = f"{_known(self.input_len)}/{_known(self.output_len)}"
+        return f"{lengths} BS {_known(self.batch_size)}"
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -71,6 +76,11 @@ class Key:
         )
         numbers = tuple(-1 if number is None else number for number in rest)
         return (self.model, self.precision or "", *numbers, str(self.request_rate))
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, with a mark for whatever a page or a drawing cannot show."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
 
 
 def _known(number: int | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normport.tools.ab_report.model import METRICS, Cell, Metric
+from normport.tools.ab_report.model import METRICS, Cell, Metric, printable
+from normport.tools.plural import many
 
 COLORS = {
     "#010101": "var(--ink)",
@@ -35,14 +37,18 @@ LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
 MARKERS = {"50": "o", "90": "D", "99": "s"}
 """Percentiles that are drawn, each with a shape of its own."""
 
-LABEL_INCHES = 0.078
-"""Room for one character of a label: a little more than a wide font needs."""
+WIDTH_INCHES, ROW_INCHES = 5.6, 0.42
+"""A drawing is as wide as a phone makes legible; so each row has its label above it."""
+
+LABEL = 54
+"""Characters that fit above a row; a longer label loses its middle."""
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "normport",
     "font.family": "sans-serif",
-    "font.size": 9,
+    "font.size": 11,
+    "text.parse_math": False,  # a name may hold dollars
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": FAINT,
@@ -61,7 +67,8 @@ def changes(cells: Sequence[Cell], metric: Metric) -> str | None:
         return None
     with mpl.rc_context(STYLE):
         figure, axes = _axes([cell.key.label for cell, _ in rows])
-        for place, (_, change) in enumerate(rows):
+        for row, (_, change) in enumerate(rows):
+            place = row + 0.2
             value = change.change_percent
             color = BETTER if metric.improved(value) else WORSE if value else INK
             if change.interval is not None:
@@ -77,7 +84,7 @@ def changes(cells: Sequence[Cell], metric: Metric) -> str | None:
             )
         axes.axvline(0, color=INK, linewidth=1)
         axes.set_xlabel(f"{metric.title}: change from OFF to ON, % ({metric.better} is better)")
-        return _svg(figure, f"{metric.title}, change from OFF to ON of {len(rows)} cells")
+        return _svg(figure, f"{metric.title}, change from OFF to ON of {many(len(rows), 'cell')}")
 
 
 def percentiles(cells: Sequence[Cell], metric: str) -> str | None:
@@ -89,7 +96,7 @@ def percentiles(cells: Sequence[Cell], metric: str) -> str | None:
     with mpl.rc_context(STYLE):
         figure, axes = _axes([cell.key.label for cell in rows])
         for place, cell in enumerate(rows):
-            for arm, color, shift in (("off", OFF, -0.16), ("on", ON, 0.16)):
+            for arm, color, shift in (("off", OFF, 0.08), ("on", ON, 0.34)):
                 found = cell.percentiles[metric][arm]
                 values = [found[p] for p in MARKERS if p in found]
                 axes.plot(values, [place + shift] * len(values), color=color, linewidth=1)
@@ -103,8 +110,8 @@ def percentiles(cells: Sequence[Cell], metric: str) -> str | None:
                             markersize=5,
                             markerfacecolor=color if arm == "on" else PAGE,
                         )
-        axes.set_xlabel(f"{title} in ms (lower is better): P50 circle, P90 diamond, P99 square")
-        return _svg(figure, f"{title} percentiles of both arms, {len(rows)} cells")
+        axes.set_xlabel(f"{title} in ms (lower is better): P50 ○, P90 ◇, P99 □")
+        return _svg(figure, f"{title} percentiles of both arms, {many(len(rows), 'cell')}")
 
 
 def all_changes(cells: Sequence[Cell]) -> list[tuple[str, str]]:
@@ -121,21 +128,37 @@ def all_percentiles(cells: Sequence[Cell]) -> list[tuple[str, str]]:
 
 def _axes(labels: Sequence[str]) -> tuple[Figure, Axes]:
     """Rows from the top down. The margins are set here: finding them takes another drawing."""
-    left = 0.2 + LABEL_INCHES * max(map(len, labels))
-    width, height = left + 5.5, 0.9 + 0.24 * len(labels)
+    width, height = WIDTH_INCHES, 0.75 + ROW_INCHES * len(labels)
     figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((left / width, 0.6 / height, 5.2 / width, 1 - 0.7 / height))
-    axes.set_yticks(range(len(labels)), labels)
+    axes = figure.add_axes((0.1 / width, 0.65 / height, 1 - 0.2 / width, 1 - 0.75 / height))
+    axes.set_yticks([])
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.grid(axis="x", linewidth=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    for row, label in enumerate(labels):
+        axes.text(
+            0,
+            row - 0.42,
+            _short(printable(label)),
+            transform=axes.get_yaxis_transform(),
+            verticalalignment="top",
+            bbox={"facecolor": PAGE, "edgecolor": "none", "pad": 0.5},
+        )
     return figure, axes
+
+
+def _short(label: str) -> str:
+    half = LABEL // 2
+    return label if len(label) <= LABEL else f"{label[: half - 1]}…{label[-half:]}"
 
 
 def _svg(figure: Figure, label: str) -> str:
     """The SVG element alone, its colors the page's and its name ``label``."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    with warnings.catch_warnings():
+        # The text stays text, so what Matplotlib's own font lacks does not matter.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from normport.tools.ab_report.model import METRICS, Change, Gain, Report, Rounding
+from normport.tools.ab_report.model import METRICS, Change, Gain, Report, Rounding, printable
 from normport.tools.bootstrap import LEVEL
 
 SCHEMA = 1
@@ -94,6 +94,7 @@ def _environment(*, html: bool) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters |= {
         "figure": figure,

@@ -27,6 +27,10 @@ STANDALONE = "standalone_"
 """The table's keys that begin so hold a comparison with another server."""
 
 
+_DIGITS = 40
+"""More than any figure of a report has."""
+
+
 class _Bad(Exception):
     """The table lacks something; the message says what, to complete a sentence."""
 
@@ -44,7 +48,7 @@ def read_table(path: Path) -> Report:
         raise UserError(
             f"{path} cannot be read ({error.strerror or error}); name a table file."
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); name a table file.") from error
     try:
         return _report(table, path.name)
@@ -55,6 +59,8 @@ def read_table(path: Path) -> Report:
 def _report(table: Any, name: str) -> Report:
     if not isinstance(table, dict) or not isinstance(table.get("cells"), list):
         raise _Bad("has no list of `cells`")
+    if not table["cells"]:
+        raise _Bad("has no cell in its `cells`")
     places = {
         metric.key: (
             decimals(f for cell in table["cells"] for f in _figures(cell, metric.key)[:2]),
@@ -63,7 +69,9 @@ def _report(table: Any, name: str) -> Report:
         for metric in METRICS
     }
     rewrites = table.get("observed_fused_rewrites")
-    found = [] if rewrites is None else [Rewrites(None, _integer(rewrites, "the rewrites"))]
+    found = (
+        [] if rewrites is None else [Rewrites(None, _integer(rewrites, "observed_fused_rewrites"))]
+    )
     honesty, count = line(found)
     cells = tuple(_cell(cell, places) for cell in table["cells"])
     notes = [str(table["note"])] if table.get("note") else []
@@ -114,6 +122,8 @@ def _cell(cell: dict[str, Any], places: dict[str, tuple[int, int]]) -> Cell:
     if not changes:
         raise _Bad("has a cell without any metric")
     n = None if cell.get("n") is None else _integer(cell["n"], "a cell's n")
+    if n == 0:
+        raise _Bad("has a cell with n = 0, which was not measured")
     key = Key(
         str(cell.get("model", "?")),
         _maybe(cell.get("input_len"), "input_len"),
@@ -178,9 +188,7 @@ def _standalone(title: str, value: Any) -> Standalone:
     return Standalone(
         title=title,
         other=str(columns[1]),
-        settings={}
-        if not isinstance(settings, dict)
-        else {k: _plain(v) for k, v in settings.items()},
+        settings=_plain(settings),
         runs=None,
         gains=tuple(_gain(row, places) for row in rows),
     )
@@ -215,12 +223,15 @@ def _gain(row: _Row, places: tuple[int, int, int]) -> Gain:
 def _decimal(value: Any, what: str) -> Decimal:
     if not isinstance(value, Decimal) or not value.is_finite():
         raise _Bad(f"has no number for {what}")
+    # Exact arithmetic on more digits than anybody prints would take for ever.
+    if abs(value.adjusted()) > _DIGITS or len(value.as_tuple().digits) > _DIGITS:
+        raise _Bad(f"has a number of too many digits for {what}")
     return value
 
 
 def _integer(value: Any, what: str) -> int:
     number = _decimal(value, what)
-    if number != int(number):
+    if number != int(number) or number < 0:
         raise _Bad(f"has {number} for {what}, which is a whole number")
     return int(number)
 
@@ -230,7 +241,12 @@ def _maybe(value: Any, what: str) -> int | None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     if not isinstance(value, Decimal):
         return value
-    whole: Callable[[Decimal], float | int] = int if value == int(value) else float
-    return whole(value)
+    number = _decimal(value, "a setting")
+    whole: Callable[[Decimal], float | int] = int if number == int(number) else float
+    return whole(number)

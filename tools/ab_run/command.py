@@ -8,6 +8,7 @@ from pathlib import Path
 
 from normport.tools.ab_report.honesty import PATTERN
 from normport.tools.ab_run.plan import (
+    CACHE,
     DEFAULT_PORT,
     MATRIX_FLAGS,
     STANDALONE_FLAGS,
@@ -136,9 +137,9 @@ def _other(name: str | None, url: str | None, model: str | None, serve: str | No
         if url or model or serve:
             raise UserError("A third arm needs a name: give it with --other-name.")
         return None
-    if name in ("on", "off") or not name.replace("-", "").replace("_", "").isalnum():
+    if name in ("on", "off", CACHE) or not name.replace("-", "").replace("_", "").isalnum():
         raise UserError(
-            f"--other-name {name} names a folder: letters, digits, - and _, not on/off."
+            f"--other-name {name} names a folder: letters, digits, - and _, not on, off or cache."
         )
     if not url or not model:
         raise UserError("A third arm needs --other-url and --other-model.")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from normport.tools.ab_report.bench import SIDECAR
+from normport.tools.ab_report.configuration import SIDECAR
 from normport.tools.ab_run.plan import RESULT, Load, Plan
 from normport.tools.ab_run.processes import check_port, last_line, running
 from normport.tools.errors import UserError
@@ -109,10 +109,19 @@ def _serve(
     check_port(address.hostname or plan.host, address.port or 80)
     tell(f"{arm}, repeat {repeat}: starting the server")
     log = plan.folder(arm, repeat) / "serve.log"
+    if arm == "on":
+        _keep(plan.rewrites(repeat))
     environment = plan.environment(arm, repeat)
     server = stack.enter_context(_started(command, log, environment, limits))
     _wait(url, server, log, limits)
     return server
+
+
+def _keep(folder: Path) -> None:
+    """Move what a former start of this turn wrote aside; this one's graphs come from its cache."""
+    if folder.exists():
+        taken = sum(1 for _ in folder.parent.glob(f"{folder.name}-before-*"))
+        folder.rename(folder.with_name(f"{folder.name}-before-{taken + 1}"))
 
 
 @contextmanager
@@ -139,7 +148,7 @@ def _wait(
                 f"{last_line(log)}; its log is {log}."
             )
         try:
-            if httpx.get(f"{url}/health", timeout=5, verify=False).is_success:
+            if _is_healthy(url):
                 return
         except httpx.TransportError:
             if server is None:
@@ -148,6 +157,16 @@ def _wait(
             where = "" if log is None else f"; its log is {log}"
             raise UserError(f"{url} was not healthy within {limits.start_s:g} s{where}.")
         time.sleep(POLL_S)
+
+
+def _is_healthy(url: str) -> bool:
+    """Whether the server says so; of one without that page, whether it lists its models."""
+    for page in ("health", "v1/models"):
+        answer = httpx.get(f"{url}/{page}", timeout=5, verify=False)
+        if answer.status_code not in (404, 405):
+            # What a key is wanted for is there; the benchmark takes it from its environment.
+            return answer.is_success or answer.status_code in (401, 403)
+    return False
 
 
 def _measure(

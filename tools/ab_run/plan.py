@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ OFF_SWITCH = "-cc.pass_config.fuse_allreduce_rms=False"
 
 REPORT_VARIABLE = "NORMPORT_CAR_REPORT"
 """Names the folder into which the fusion pass writes what it rewrote."""
+
+CACHE_VARIABLE = "VLLM_CACHE_ROOT"
+CACHE = "cache"
+"""Names the folder of compiled graphs; each arm has one of its own, unless the user names one."""
 
 RESULT = "result.json"
 
@@ -166,9 +171,17 @@ class Plan:
 
     def environment(self, arm: str, repeat: int) -> dict[str, str]:
         """What an arm's server gets beside this process's own environment."""
-        if arm != "on":
+        if self.is_other(arm):
             return {}
-        return {REPORT_VARIABLE: str(self.folder(arm, repeat) / "rewrites")}
+        report = {REPORT_VARIABLE: str(self.rewrites(repeat))} if arm == "on" else {}
+        if CACHE_VARIABLE in os.environ:
+            return report
+        # Graphs out of the user's cache say nothing of rewrites; those of the first turn here do.
+        return {**report, CACHE_VARIABLE: str(self.out / CACHE / arm)}
+
+    def rewrites(self, repeat: int) -> Path:
+        """Where the fusion pass of one turn writes what it rewrote."""
+        return self.folder("on", repeat) / "rewrites"
 
     def sidecar(self, arm: str, load: Load) -> dict[str, Any]:
         """What a result file does not say of its cell."""

@@ -43,6 +43,15 @@ def gsm8k(
     served_model: Annotated[
         str | None, typer.Option(help="Model name at the server; the only one by default.")
     ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            envvar="OPENAI_API_KEY",
+            show_default=False,
+            help="What the server asks for; better in the variable, which no process list shows.",
+        ),
+    ] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Send the prompt as one chat message.")
     ] = False,
@@ -95,6 +104,7 @@ def gsm8k(
         base_url=base_url,
         model=model,
         served_model=served_model,
+        api_key=api_key,
         chat=chat,
         engine_args=engine_args,
         data=data,

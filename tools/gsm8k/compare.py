@@ -11,6 +11,7 @@ from normport.tools.bootstrap import LEVEL, Interval, paired_change
 from normport.tools.errors import UserError
 from normport.tools.gsm8k.results import read_result
 from normport.tools.gsm8k.scoring import SCORERS
+from normport.tools.plural import many
 
 CONTEXT = 30
 """Characters shown on each side of the first difference."""
@@ -120,8 +121,8 @@ def _paired(
     theirs = {q["index"]: q for q in second["questions"]}
     if ours.keys() != theirs.keys():
         raise UserError(
-            f"{before} answers {len(ours)} questions and {after} {len(theirs)}, not the same "
-            "ones: run both with the same --num-questions."
+            f"{before} answers {many(len(ours), 'question')} and {after} {len(theirs)}, not the "
+            "same ones: run both with the same --num-questions."
         )
     for index, question in ours.items():
         if question["prompt_sha256"] != theirs[index]["prompt_sha256"]:
@@ -163,7 +164,7 @@ def _settings(one: dict[str, Any], two: dict[str, Any]) -> tuple[tuple[str, Any,
 
 def said(found: Comparison) -> str:
     """The comparison as text, for the terminal."""
-    lines = [f"{found.questions} questions, the same in both"]
+    lines = [f"{many(found.questions, 'question')}, the same in both"]
     lines += [
         f"  {name}: {_short(one)} before, {_short(two)} after" for name, one, two in found.settings
     ]

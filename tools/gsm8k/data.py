@@ -78,13 +78,17 @@ def read(path: Path) -> tuple[Record, ...]:
 def _record(line: str, where: str) -> Record:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON ({error}); each line is one object.") from error
     question, answer = (
         (value.get("question"), value.get("answer")) if isinstance(value, dict) else (None, None)
     )
     if not isinstance(question, str) or not isinstance(answer, str):
         raise UserError(f"{where} lacks a text `question` or `answer`; each line has both.")
+    try:
+        (question + answer).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where} holds half a character ({error.reason}); mend it.") from error
     if not _ENDS_IN_NUMBER.search(answer) or vllm_answer(answer) == VLLM_INVALID:
         raise UserError(f"{where}: the answer does not end in `#### NUMBER`, as GSM8K's do.")
     return Record(question, answer)

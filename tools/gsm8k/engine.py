@@ -31,13 +31,19 @@ class Engine:
                 f"vLLM cannot be imported here ({error}); run this where it is installed, or "
                 "name a server with --base-url."
             ) from error
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
         self._vllm = vllm
+        self._failures: tuple[type[Exception], ...] = (
+            RuntimeError,
+            EngineDeadError,
+            EngineGenerateError,
+        )
         self.model = model
         try:
             self.llm = vllm.LLM(model=str(model), **{"seed": 0, **arguments})
-        except (ValueError, TypeError, OSError, RuntimeError, NotImplementedError) as error:
-            said = " ".join(str(error).split())[:300].rstrip(".")
-            raise UserError(f"vLLM could not load {model}: {said}.") from error
+        except Exception as error:  # a broken checkpoint ends in whatever reads that part of it
+            raise UserError(f"vLLM could not load {model}: {_said(error)}.") from error
 
     def about(self) -> dict[str, Any]:
         """What runs: the model, vLLM's version, and how it executes."""
@@ -61,8 +67,9 @@ class Engine:
         try:
             (result,) = self.llm.generate([prompt], greedy, use_tqdm=False)
         except ValueError as error:
-            said = " ".join(str(error).split())[:300].rstrip(".")
-            raise UserError(f"vLLM refuses the prompt: {said}.") from error
+            raise UserError(f"vLLM refuses the prompt: {_said(error)}.") from error
+        except self._failures as error:
+            raise UserError(f"vLLM failed at the prompt: {_said(error)}.") from error
         latency = time.perf_counter() - start
         answer = result.outputs[0]
         return Output(
@@ -80,3 +87,8 @@ class Engine:
 
         self.llm.llm_engine.engine_core.shutdown()
         cleanup_dist_env_and_memory()
+
+
+def _said(error: Exception) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__

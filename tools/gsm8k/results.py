@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,8 @@ from normport.tools.errors import UserError
 from normport.tools.evidence_files import read_object
 from normport.tools.gsm8k.backend import Output
 from normport.tools.gsm8k.prompts import Asked, sha256
-from normport.tools.gsm8k.scoring import SCORERS, score
+from normport.tools.gsm8k.scoring import SCORERS, VERDICTS, score
+from normport.tools.plural import many
 
 SCHEMA = 1
 KIND = "normport gsm8k"
@@ -86,14 +88,63 @@ def read_result(path: Path) -> dict[str, Any]:
     questions = result.get("questions")
     if not isinstance(questions, list) or not isinstance(result.get("run"), dict):
         raise UserError(f"{path} lacks its run or its questions; write it again.")
+    indices = set()
+    for place, question in enumerate(questions):
+        if not _is_entry(question):
+            raise UserError(f"{path}: entry {place} of its questions is damaged; write it again.")
+        indices.add(question["index"])
+    if len(indices) < len(questions):
+        raise UserError(f"{path} answers a question twice; write it again.")
     return result
+
+
+def _is_entry(value: Any) -> bool:
+    """Whether ``value`` has what ``entry`` makes; a file may have been edited."""
+    if not isinstance(value, dict) or value.keys() != _ENTRY:
+        return False
+    scores, tokens = value["scores"], value["tokens"]
+    return (
+        _counts(value["index"])
+        and all(isinstance(value[name], str) for name in ("prompt_sha256", "output"))
+        and value["output_sha256"] == _digest(value["output"])
+        and isinstance(scores, dict)
+        and scores.keys() == SCORERS.keys()
+        and all(isinstance(one, dict) and one.get("verdict") in VERDICTS for one in scores.values())
+        and all(value[name] is None or _counts(value[name]) for name in _TOKENS)
+        and all(value[name] is None or _measures(value[name]) for name in _TIMES)
+        and (tokens is None or (isinstance(tokens, list) and all(map(_counts, tokens))))
+    )
+
+
+_TOKENS = ("prompt_tokens", "output_tokens")
+_TIMES = ("latency_ms", "ttft_ms", "ms_per_token")
+_ENTRY = {
+    *("index", "prompt_sha256", "output_sha256", "output", "finish_reason", "scores", "tokens"),
+    *("attempts", *_TOKENS, *_TIMES),
+}
+
+
+def _digest(text: str) -> str | None:
+    try:
+        return sha256(text)
+    except UnicodeEncodeError:
+        return None
+
+
+def _counts(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _measures(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 def said(result: dict[str, Any]) -> str:
     """The summary as text, for the terminal."""
     amounts, run = result["summary"], result["run"]
     lines = [
-        f"{run['model']}: {amounts['questions']} questions, {run['num_shots']}-shot, {run['style']}"
+        f"{run['model']}: {many(amounts['questions'], 'question')}, {run['num_shots']}-shot, "
+        f"{run['style']}"
     ]
     for name, scores in amounts["scores"].items():
         accuracy = (

@@ -14,9 +14,10 @@ import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Verdict = Literal["correct", "wrong", "invalid"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 HARNESS_INVALID = "[invalid]"
 """What the harness's regex filter returns where its pattern is not found."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,18 +13,18 @@ import httpx
 from normport.tools.errors import UserError
 from normport.tools.gsm8k.backend import Decoding, Output
 from normport.tools.gsm8k.policy import Policy
+from normport.tools.gsm8k.stream import Failed, count, events, whole_characters
 
 CONNECT_TIMEOUT_S = 10.0
 
 _WORTH_ANOTHER = {408, 425, 429}
 """Statuses below 500 that may be another one a moment later."""
 
+_UNKNOWN_TO_IT = {401, 403}
+"""Statuses that say who asks is not known, or may not."""
+
 
 T = TypeVar("T")
-
-
-class _Failed(Exception):
-    """An attempt that failed in a way that may not last; the message completes a sentence."""
 
 
 class Server:
@@ -38,30 +37,33 @@ class Server:
         policy: Policy,
         *,
         chat: bool = False,
+        key: str | None = None,
         note: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Ask the server what it serves.
 
-        base_url: with or without a last ``/v1``. model: None takes the one that is served.
+        base_url: with or without a last ``/v1``. model: None takes the one that is served. key:
+        sent as a bearer token and shown nowhere, as are a name and password in ``base_url``.
         note: told of each attempt that failed. UserError where nothing answers, the address is
         no URL, or the model is not served there.
         """
-        self.root = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
+        url = _address(base_url)
+        self.root = str(url.copy_with(userinfo=b""))
+        self._secrets = tuple(filter(None, (_key(key), url.password)))
         self.policy = policy
         self.chat = chat
         self._note = note
         self._sleep = sleep
         timeout = httpx.Timeout(policy.timeout_s, connect=min(CONNECT_TIMEOUT_S, policy.timeout_s))
-        try:
-            known = httpx.URL(self.root).scheme in ("http", "https")
-        except httpx.InvalidURL:
-            known = False
-        if not known:
-            raise UserError(f"{base_url} is no URL of a server; give it as http://HOST:PORT.")
         # Loading the certificates takes longer than a short answer; plain HTTP needs none.
-        secure = self.root.startswith("https:")
-        self._client = httpx.Client(base_url=self.root, timeout=timeout, verify=secure)
+        self._client = httpx.Client(
+            base_url=self.root,
+            timeout=timeout,
+            verify=url.scheme == "https",
+            auth=(url.username, url.password) if url.userinfo else None,
+            headers={"Authorization": f"Bearer {_key(key)}"} if _key(key) else None,
+        )
         try:
             self.model = self._served(model)
         except BaseException:
@@ -81,7 +83,8 @@ class Server:
         """What is known of the server; ``vllm_version`` is None where it does not tell."""
         version = None
         with suppress(httpx.HTTPError, ValueError, AttributeError):
-            version = self._client.get("/version").raise_for_status().json().get("version")
+            told = self._client.get("/version").raise_for_status().json().get("version")
+            version = told if isinstance(told, str) else None
         return {
             "backend": "server",
             "server": self.root,
@@ -117,7 +120,7 @@ class Server:
                 response = self._client.get("/v1/models")
                 if response.status_code in (404, 405) and wanted is not None:
                     return None  # a server without that list; its answers will tell
-                _check_status(response)
+                self._check_status(response)
                 return _names(response, self.root)
 
         _, names = self._retried(ask)
@@ -138,7 +141,7 @@ class Server:
         for number in range(1, self.policy.retries + 2):
             try:
                 return number, attempt()
-            except _Failed as failure:
+            except Failed as failure:
                 if number > self.policy.retries:
                     times = "once" if number == 1 else f"{number} times"
                     raise UserError(f"{self.root} {failure}; asked {times}.") from failure
@@ -160,13 +163,13 @@ class Server:
         ):
             if response.is_error:
                 response.read()
-            _check_status(response)
-            for event in _events(response):
+            self._check_status(response)
+            for event in events(response):
                 if event is None:
                     ended = True
                     break
-                if "error" in event:
-                    raise _Failed(f"broke off its answer: {_message(event)}")
+                if event.get("error"):
+                    raise Failed(f"broke off its answer: {self._message(event)}")
                 counted = event.get("usage")
                 usage = counted if isinstance(counted, dict) else usage
                 for part, reason_now in self._parts(event):
@@ -176,30 +179,55 @@ class Server:
                     reason = reason_now or reason
         end = time.perf_counter()
         if not ended or reason is None:
-            raise _Failed("ended its answer before it was complete")
+            raise Failed("ended its answer before it was complete")
         return Output(
-            text="".join(text),
-            prompt_tokens=usage.get("prompt_tokens"),
-            output_tokens=usage.get("completion_tokens"),
+            text=whole_characters("".join(text)),
+            prompt_tokens=count(usage.get("prompt_tokens")),
+            output_tokens=count(usage.get("completion_tokens")),
             latency_s=end - start,
             ttft_s=None if first is None else first - start,
             finish_reason=reason,
         )
 
+    def _check_status(self, response: httpx.Response) -> None:
+        code = response.status_code
+        if response.is_success:
+            return
+        why = self._message(_json(response)) or response.reason_phrase
+        said = f"answered with HTTP {code} ({why})" if why else f"answered with HTTP {code}"
+        if code >= 500 or code in _WORTH_ANOTHER:
+            raise Failed(said)
+        what = "--api-key" if code in _UNKNOWN_TO_IT else "--base-url and --served-model"
+        raise UserError(f"{response.request.url} {said}; check {what}.")
+
+    def _message(self, body: Any) -> str:
+        """What an error body says, on one line and without what only the server may know.
+
+        OpenAI's servers nest it, vLLM's older ones do not.
+        """
+        error = body.get("error", body) if isinstance(body, dict) else None
+        said = error.get("message") if isinstance(error, dict) else error
+        if not isinstance(said, str):
+            return ""
+        for secret in self._secrets:
+            said = said.replace(secret, "***")
+        return " ".join(said.split())[:300].rstrip(".")
+
     def _parts(self, event: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-        """Text and finish reason of each choice; ``_Failed`` where an event is not OpenAI's."""
+        """Text and finish reason of each choice; ``Failed`` where an event is not OpenAI's."""
         try:
             for choice in event.get("choices") or ():
                 text = (choice.get("delta") or {}).get("content") if self.chat else choice["text"]
                 if not isinstance(text, str | None):
                     raise TypeError
-                yield text or "", choice.get("finish_reason")
+                reason = choice.get("finish_reason")
+                yield text or "", None if reason is None else str(reason)
         except (AttributeError, KeyError, TypeError) as error:
-            raise _Failed("sent an event that is not as OpenAI's are") from error
+            raise Failed("sent an event that is not as OpenAI's are") from error
 
 
 class _failures:  # noqa: N801, a context manager that reads as one
-    """Turns httpx's errors into ``_Failed``, each in words that a user can act on."""
+    """Turns httpx's errors into ``Failed``, each in words that a user can act on."""
 
     def __init__(self, root: str, policy: Policy) -> None:
         self.root = root
@@ -211,38 +239,21 @@ class _failures:  # noqa: N801, a context manager that reads as one
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             why = " ".join(str(error).split()) or "no connection"
-            raise _Failed(f"does not answer ({why}): is the server running?") from error
+            raise Failed(f"does not answer ({why}): is the server running?") from error
         if isinstance(error, httpx.TimeoutException):
             said = f"said nothing for {self.policy.timeout_s:g} s (--timeout)"
-            raise _Failed(said) from error
+            raise Failed(said) from error
         if isinstance(error, httpx.RemoteProtocolError):
-            raise _Failed("ended its answer before it was complete") from error
+            raise Failed("ended its answer before it was complete") from error
         if isinstance(error, httpx.RequestError):
-            raise _Failed(f"cut the connection ({error or type(error).__name__})") from error
-
-
-def _check_status(response: httpx.Response) -> None:
-    code = response.status_code
-    if response.is_success:
-        return
-    said = f"answered with HTTP {code} ({_message(_json(response)) or response.reason_phrase})"
-    if code >= 500 or code in _WORTH_ANOTHER:
-        raise _Failed(said)
-    raise UserError(f"{response.request.url} {said}; check --base-url and --served-model.")
+            raise Failed(f"cut the connection ({error or type(error).__name__})") from error
 
 
 def _json(response: httpx.Response) -> Any:
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-
-
-def _message(body: Any) -> str:
-    """What an error body says, on one line; OpenAI's servers nest it, vLLM's older ones do not."""
-    error = body.get("error", body) if isinstance(body, dict) else None
-    said = error.get("message") if isinstance(error, dict) else error
-    return " ".join(said.split())[:300].rstrip(".") if isinstance(said, str) else ""
 
 
 def _names(response: httpx.Response, root: str) -> list[str]:
@@ -255,19 +266,22 @@ def _names(response: httpx.Response, root: str) -> list[str]:
     return [entry["id"] for entry in entries]
 
 
-def _events(response: httpx.Response) -> Iterator[dict[str, Any] | None]:
-    """The events of a server-sent stream; None for the one that says that it is over."""
-    for line in response.iter_lines():
-        if not line.startswith("data:"):
-            continue
-        data = line.removeprefix("data:").strip()
-        if data == "[DONE]":
-            yield None
-            return
-        try:
-            event = json.loads(data)
-        except ValueError as error:
-            raise _Failed("sent an event that is not JSON") from error
-        if not isinstance(event, dict):
-            raise _Failed("sent an event that is no object")
-        yield event
+def _address(base_url: str) -> httpx.URL:
+    try:
+        url = httpx.URL(base_url.rstrip("/").removesuffix("/v1").rstrip("/"))
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise UserError(f"{base_url} is no URL of a server; give it as http://HOST:PORT.")
+    return url
+
+
+def _key(key: str | None) -> str | None:
+    """The key as a header may hold it; UserError, which does not show it, where none may."""
+    key = (key or "").strip()
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise UserError(
+            "The API key holds a character that no key has: give one word of ASCII with --api-key "
+            "or in OPENAI_API_KEY."
+        )
+    return key or None

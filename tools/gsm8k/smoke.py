@@ -88,13 +88,13 @@ def _kept(
     digests = {question.index: question.digest for question in asked}
     kept = {}
     for question in former["questions"]:
-        index = question.get("index")
+        index = question["index"]
         if index not in digests:
             raise UserError(
                 f"{out} has answers to more questions than are asked now: ask for as many with "
                 "--num-questions, or name another file with --out."
             )
-        if digests[index] != question.get("prompt_sha256"):
+        if digests[index] != question["prompt_sha256"]:
             raise UserError(
                 f"{out} has another prompt for question {index}: name the same data, or another "
                 "file with --out."

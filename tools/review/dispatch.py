@@ -43,6 +43,10 @@ NAMES: dict[Layer, str] = {
 }
 
 NATIVE, FUSED, UNKNOWN = "native ops", "fused by Inductor", "not known"
+APART = "each norm's own path, the sum apart"
+
+SANDWICH = "NP5"
+"""How the rules begin whose sites are a norm, a sum and a norm."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ def dispatch_table(manifest: Manifest, sites: Sequence[Converted]) -> Dispatch:
     brings = any("GemmaRMSNorm.forward_xpu" in f.adds for p in manifest.patches for f in p.files)
     gemma = (there, there or brings)
     found: dict[tuple[Layer, Layer, str | None, str], list[Converted]] = {}
-    for one in sites:
+    singles = [one for one in sites if not one.site.code.startswith(SANDWICH)]
+    for one in singles:
         before = layer(one.earlier.new) if one.earlier else "local"
         vendor = _vendor(one.site.path)
         key = (before, layer(one.site.new), vendor, one.patch if one.earlier else "")
@@ -143,7 +148,38 @@ def dispatch_table(manifest: Manifest, sites: Sequence[Converted]) -> Dispatch:
                 ),
             )
         )
+    together = [one for one in sites if one.site.code.startswith(SANDWICH)]
+    for patch in dict.fromkeys(one.patch for one in together):
+        groups.append(_sandwiches(manifest, patch, [o for o in together if o.patch == patch]))
     return Dispatch(tuple(groups))
+
+
+def _sandwiches(manifest: Manifest, patch: str, members: Sequence[Converted]) -> Group:
+    """What becomes one layer, ``NormAddNorm``. It brings no kernel, only the place for one."""
+    run = any((manifest.release, one.site.path) == STAND_IN_RUN for one in members)
+    model = STAND_IN_RUN[1].rpartition("/")[2]
+    rows = []
+    for device in DEVICES:
+        after = Path(APART, note="NormAddNorm calls them; a platform may register its own class")
+        known = _known(device, None if device == "CPU" else False)
+        if device == "CPU":
+            after = Path("NormAddNorm.forward_cpu", note="native ops, in fewer calls")
+            if run:
+                known = f"run: normport's tests run {model} with it in the CPU engine"
+        compile_note = "" if device == "CPU" else "with custom_ops +norm_add_norm as in eager"
+        rows.append(
+            Row(device, (Path(APART), after), (Path(FUSED), Path(FUSED, note=compile_note)), known)
+        )
+    return Group(
+        f"norm, sum and norm to NormAddNorm ({patch})",
+        "norm, sum and norm",
+        "NormAddNorm",
+        tuple(
+            f"{one.site.path.rpartition('/')[2]}: {one.site.norm.partition(':')[0]}"
+            for one in members
+        ),
+        tuple(rows),
+    )
 
 
 def known_release(release: str | None) -> bool:

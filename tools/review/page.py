@@ -21,7 +21,7 @@ from normport.tools.errors import UserError
 from normport.tools.mailbox import diff_of
 from normport.tools.manifest import NAME, Manifest, PatchEntry, load
 from normport.tools.review.diffs import FileDiff, read_diff
-from normport.tools.review.dispatch import Converted, Dispatch, dispatch_table
+from normport.tools.review.dispatch import SANDWICH, Converted, Dispatch, dispatch_table
 from normport.tools.review.histogram import histogram
 from normport.tools.review.releases import OnRelease
 from normport.tools.review.sites import Site, read_site
@@ -144,6 +144,12 @@ def read_review(series: Path, on: Sequence[OnRelease]) -> Review:
         for patch in optional
         for site in patch.sites
         if (site.path, site.line) in made and made[site.path, site.line].norm == site.norm
+    ]
+    converted += [
+        Converted(site, patch.entry.file)
+        for patch in optional
+        for site in patch.sites
+        if site.code.startswith(SANDWICH)
     ]
     folder = _folder(series)
     return Review(

@@ -1,4 +1,4 @@
-"""A headless Chromium, or the reason why there is none."""
+"""A headless Chromium, or the reason why there is none, and what is asked of every page."""
 
 from __future__ import annotations
 
@@ -63,3 +63,33 @@ def opened(browser: Any, page: Path, **options: Any) -> Iterator[Any]:
     finally:
         context.close()
     assert complaints == []
+
+
+def too_wide(tab: Any) -> list[str]:
+    """The elements that reach beyond the window, apart from what is scrolled inside of one."""
+    found: list[str] = tab.evaluate(
+        """[...document.querySelectorAll('body *')]
+            .filter((e) => e.checkVisibility() && !e.closest('.unseen, .skip, thead'))
+            .filter((e) => e.getBoundingClientRect().right > innerWidth + 0.5)
+            .map((e) => e.outerHTML.slice(0, 90))"""
+    )
+    return found
+
+
+def accessibility_faults(tab: Any, *, contrast_is_known: bool = True) -> list[Any]:
+    """What axe-core finds wrong.
+
+    contrast_is_known: text of which axe cannot tell the contrast is a fault too, because what it
+    could not decide would be no result. It never tells that of text in a drawing, which has the
+    page's own color.
+    """
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(tab, options={"resultTypes": ["violations", "incomplete"]}).response
+    faults = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]]
+    unsure = [
+        (one["id"], [node["html"] for node in one["nodes"] if not node["html"].startswith("<text")])
+        for one in found["incomplete"]
+        if one["id"] == "color-contrast" and contrast_is_known
+    ]
+    return faults + [fault for fault in unsure if fault[1]]
