@@ -9,7 +9,7 @@ from normport.codemods.casts import module_cast
 from normport.codemods.input_dtypes import converted_input
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import spelled, walk
+from normport.codemods.nodes import expression, spelled, walk
 from normport.codemods.parameters import dtype_reading, replaced_data
 from normport.codemods.uses import Binding
 from normport.codemods.values import Const, Source, Unknown, Weight
@@ -149,7 +149,7 @@ def weight_objection(weight: Weight, names: set[str], computes: Computes) -> tup
 
 def _is_one_size(text: str) -> bool:
     """Whether an expression may be a number; ``(config.size,)`` is a shape."""
-    body = ast.parse(text.strip(), mode="eval").body
+    body = expression(text)
     containers = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.ListComp, ast.GeneratorExp)
     return not (isinstance(body, (*containers, ast.Starred, ast.JoinedStr)) or is_shape(body))
 

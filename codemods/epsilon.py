@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import walk
+from normport.codemods.nodes import expression, walk
 
 _LIBRARIES = ("torch.", "numpy.", "jax.")
 # Of torch and numpy, what gives numbers.
@@ -16,7 +16,7 @@ _STEPS = 4
 
 def tensor_epsilon(module: ModuleInfo, call: ast.Call, text: str) -> str | None:
     """Why ``text``, what ``call`` passes for an epsilon, is no number; None where it may be one."""
-    if not _gives_tensor(module, call, ast.parse(text, mode="eval").body, _STEPS):
+    if not _gives_tensor(module, call, expression(text), _STEPS):
         return None
     return f"its epsilon `{text}` is a tensor, and a standard layer takes a number; pass that"
 
@@ -33,8 +33,8 @@ def _gives_tensor(module: ModuleInfo, call: ast.Call, node: ast.expr, steps: int
             return (module.qualified(function) or "").startswith(_LIBRARIES)
         case ast.BinOp(left=left, right=right):
             return any(_gives_tensor(module, call, part, steps) for part in (left, right))
-        case ast.UnaryOp(operand=operand):
-            return _gives_tensor(module, call, operand, steps)
+        case ast.UnaryOp(operand=value) | ast.NamedExpr(value=value):
+            return _gives_tensor(module, call, value, steps)
         case ast.IfExp(body=body, orelse=orelse):
             return any(_gives_tensor(module, call, part, steps) for part in (body, orelse))
         case ast.Name(id=name) if steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import dotted, spelled
+from normport.codemods.nodes import dotted, expression, spelled
 from normport.codemods.tensor_calls import call_module, call_tensor, promote
 from normport.codemods.values import (
     Const,
@@ -252,7 +252,7 @@ def _is_last(tensor: Tensor, index: Value) -> bool:
 
 
 def _is_primary(text: str) -> bool:
-    node = ast.parse(text, mode="eval").body
+    node = expression(text)
     return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
 
 

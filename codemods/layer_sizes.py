@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from normport.codemods.checks import Refused
 from normport.codemods.construction import construct
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import spelled
+from normport.codemods.nodes import expression, spelled
 from normport.codemods.outcomes import Outcome
 from normport.codemods.reading import NormReader
 from normport.codemods.subclasses import inherited
@@ -99,4 +99,4 @@ def _local_norm(module: ModuleInfo, call: ast.Call, homes: Homes) -> OutputSize 
     if not isinstance(size, Source | Const):
         return None
     text = size.text or repr(getattr(size, "value", size))
-    return OutputSize(ast.parse(text, mode="eval").body)
+    return OutputSize(expression(text))

@@ -73,6 +73,12 @@ def walk(tree: ast.AST) -> Iterator[ast.AST]:
                 put(value)
 
 
+def expression(text: str) -> ast.expr:
+    """The expression that ``text`` is where it stands: perhaps ``n := 64``, or over lines, which
+    need parentheses elsewhere."""
+    return ast.parse(f"({text}\n)", mode="eval").body
+
+
 def dotted(call: ast.Call) -> ast.expr:
     """``call``, or ``x.name`` where it is ``getattr(x, "name")``."""
     match call:

@@ -6,7 +6,7 @@ import ast
 from functools import cached_property
 
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import walk
+from normport.codemods.nodes import expression, walk
 from normport.codemods.uses import family
 
 
@@ -63,7 +63,7 @@ class ConstructorScope:
 
     def at_site(self, size: str, site: ast.expr) -> str | None:
         """``size`` as the constructor can say it at ``site``; None when it cannot."""
-        node = ast.parse(size, mode="eval").body
+        node = expression(size)
         for part in walk(node):
             if isinstance(part, ast.Attribute | ast.Name | ast.Constant | ast.expr_context):
                 continue
@@ -110,7 +110,7 @@ class ConstructorScope:
             if _inside(self.init, values[0]) and values[0].lineno < site.lineno:
                 return node if self._unconditional(values[0], site) else None
             text = self.at_site(ast.unparse(values[0]), site)
-            return ast.parse(text, mode="eval").body if text is not None else None
+            return expression(text) if text is not None else None
         for field, child in ast.iter_fields(node):
             if isinstance(child, ast.expr):
                 new = self._self_attributes(child, site)

@@ -105,7 +105,10 @@ def stand_in(
 
     Raises Refused where the call's arguments do not say the same to the standard layer.
     """
-    wanted = ast.parse(target.text, mode="eval").body
+    try:
+        wanted = ast.parse(target.text, mode="eval").body
+    except SyntaxError:  # an epsilon that needs parentheses: ``(small := 1e-5)``
+        raise Refused("NP225", _unlike(call), computes) from None
     assert isinstance(wanted, ast.Call)
     size = spelled(wanted.args[0])
     words = {k.arg: ast.get_source_segment(target.text, k.value) or "" for k in wanted.keywords}

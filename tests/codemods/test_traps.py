@@ -211,3 +211,17 @@ def test_encodings_that_are_none(encoding: str) -> None:
 def test_dims_that_are_not_one_size(text: str) -> None:
     with pytest.raises(ValueError, match="is not"):
         Options(dims={"Layer.norm": text})
+
+
+@pytest.mark.parametrize(
+    ("built", "verdicts_"),
+    [
+        ("N((width := config.size), config.eps)", {("NP103", "convert")}),
+        ("N(dim=(width := config.size))", {("NP103", "convert")}),
+        ("N(config.size, eps=(small := torch.tensor(1e-5)))", {("NP210", "refuse")}),
+    ],
+)
+def test_an_argument_that_needs_its_parentheses_is_read(
+    built: str, verdicts_: set[tuple[str, str]]
+) -> None:
+    assert verdicts(HEAD + NORM + LAYER.replace(BUILD, f"self.norm = {built}")) == verdicts_
