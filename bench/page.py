@@ -143,8 +143,8 @@ def _scan(found: Found) -> str:
     return (
         f"The {found['files']} Python files of {found['source']}, {found['repeats']} turns "
         "(`proof` and `libcst` once). Limits: 4 s without proof, 25 s with it, 0.25 s for "
-        "`--version` and `--help`, 400 MB, a twentieth of LibCST's codemod that changes nothing. Memory of a "
-        f"scan: {held}.{f' Not installed: {missing}.' if missing else ''}\n\n"
+        "`--version` and `--help`, 400 MB, a twentieth of LibCST's codemod that changes nothing. "
+        f"Memory of a scan: {held}.{f' Not installed: {missing}.' if missing else ''}\n\n"
         + _markdown(("command", "s", "processors, s", "times the scan"), rows)
     )
 
