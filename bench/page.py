@@ -164,6 +164,20 @@ def _car(found: Found) -> str:
     )
 
 
+def _calls(found: Found) -> str:
+    rows = [
+        (case, side, f"{one['us'][side][1]:.1f}", _spread(one["ratio"][side], 3))
+        for case, one in found["cases"].items()
+        for side in one["us"]
+    ]
+    return (
+        f"One eager call of a norm in vLLM 0.29.0, {found['rows']} row(s) of {found['hidden']} in "
+        f"{found['dtype']} (weightless: its heads), {found['turns']} turns: the share of a decode "
+        "step that the whole model's figures cannot resolve. No limit.\n\n"
+        + _markdown(("call", "variant", "us", "of unported"), rows)
+    )
+
+
 def _engine(found: Found) -> str:
     rows = [
         (
@@ -193,6 +207,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Found], str]]] = {
     ),
     "norms": ("norm_add_norm and qk_norm on the CPU", "python bench/norms.py", _norms),
     "engine": ("A whole MuseGlimmer in the real engine", "python bench/engine.py", _engine),
+    "calls": ("One norm in eager mode on the CPU", "python bench/calls.py", _calls),
     "scan": ("A scan of vLLM", "python bench/scan.py", _scan),
     "car": ("CAR-RMSNorm's decisions", "python bench/car.py --engine", _car),
 }

@@ -2,13 +2,14 @@
 
     python bench/suite.py [PART ...] [--engine-python FILE] [--page FILE] [--saved]
 
-Parts: guard, providers, norms, engine, scan, car; without a name all but engine, which takes as
-long as the others together. Each part is a program of its own in this folder, says what it measures
+Parts: guard, providers, norms, engine, calls, scan, car; without a name all but engine, which takes
+as long as the others together. Each is a program of its own in this folder, says what it measures
 and can be run alone. Here each prints one JSON object, which goes to out/bench/PART.json. Tables
 are printed, and with --page written to a file with those of the parts that were not run this time.
 --saved runs nothing.
 
---engine-python is the Python of an environment with vLLM 0.29.0, for providers, car and engine.
+--engine-python is the Python of an environment with vLLM 0.29.0, for providers, calls, car and
+engine.
 
 All parts are run, whatever they find. Exits with 2 when one of them failed, else with 1 when a
 limit was missed, and says which.
@@ -30,7 +31,7 @@ from page import PARTS, machine, page, table
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parent / "out" / "bench"
-IN_ENGINE = ("providers", "car", "engine")
+IN_ENGINE = ("providers", "calls", "car", "engine")
 OPTIONS = {"car": ["--engine"]}
 TIMEOUT_S = 1800
 
