@@ -93,22 +93,18 @@ format: test-env
 	$(TEST_ENV)/bin/ruff check --fix .
 	$(TEST_ENV)/bin/ruff format .
 
-# All parts are run, whatever they find. The one about scans compares with tools that it can do
-# without. (pip before 25.1 has no --group.)
+# All parts are run, whatever they find; docs/performance.md has the tables. The part about scans
+# compares with tools that it can do without. (pip before 25.1 has no --group.)
 BENCH_TOOLS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["bench"])
 bench: $(PORT_ENV)/stamp test-env
 	@$(PORT_ENV)/bin/python -c '$(BENCH_TOOLS)' | xargs $(PIP) 2>$(PORT_ENV)/pip.log \
 	  || echo "not all tools to compare with could be installed; see $(PORT_ENV)/pip.log" >&2
-	@status=0; \
-	for part in guard norms scan; do $(PORT_ENV)/bin/python bench/$$part.py || status=1; done; \
-	NORMPORT_SIMULATE=xpu PYTHONPATH=tests/simulated \
-	  $(TEST_ENV)/bin/python bench/providers.py || status=1; \
-	$(TEST_ENV)/bin/python bench/car.py --engine || status=1; \
-	exit $$status
+	@$(PORT_ENV)/bin/python bench/suite.py --engine-python $(TEST_ENV)/bin/python \
+	  --page docs/performance.md
 
 # A whole model in the real engine, unported, ported and with the norm-add-norm patch.
 bench-engine: test-env
-	@$(TEST_ENV)/bin/python bench/engine.py
+	@$(TEST_ENV)/bin/python bench/suite.py engine --page docs/performance.md
 
 # A failing case is kept in out/fuzz with its seed; FUZZ_ARGS="--help" tells the options.
 fuzz: $(PORT_ENV)/stamp

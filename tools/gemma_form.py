@@ -14,10 +14,24 @@ import copy
 _WEIGHT = "(self.weight.float() + 1)"
 _PLAIN = f"ir.ops.rms_norm(x, {_WEIGHT}, self.variance_epsilon)"
 _ADDING = f"ir.ops.fused_add_rms_norm(x, residual, {_WEIGHT}, self.variance_epsilon)"
+_STANDARD = (
+    "ir.ops.rms_norm(x, self.weight.data if self.pass_weight else None, self.variance_epsilon, "
+    "self.variance_size_override)"
+)
 
 
 def computes_gemma_norm(norm: ast.ClassDef) -> bool:
     """Whether ``forward_native`` is the norm over the IR's ops with ``weight + 1`` in float32."""
+    return _returns(norm, _PLAIN, False) and _returns(norm, _ADDING, True)
+
+
+def computes_rms_norm(norm: ast.ClassDef) -> bool:
+    """Whether ``forward_native`` is, without a residual, the IR's op on the layer's attributes."""
+    return _returns(norm, _STANDARD, False)
+
+
+def _returns(norm: ast.ClassDef, expected: str, adding: bool) -> bool:
+    """Whether ``forward_native`` returns the expression, with a residual or without one."""
     methods = [node for node in norm.body if _defines(node, "forward_native")]
     if len(methods) != 1 or not isinstance(methods[0], ast.FunctionDef):
         return False
@@ -25,15 +39,12 @@ def computes_gemma_norm(norm: ast.ClassDef) -> bool:
     names = _parameters(method)
     if names is None or method.decorator_list:
         return False
-    for expected, adding in ((_PLAIN, False), (_ADDING, True)):
-        known: dict[str, ast.expr] = {
-            name: ast.Name(meaning, ast.Load())
-            for name, meaning in zip(names, ("self", "x", "residual"), strict=True)
-        }
-        returned = _returned(method.body, _Inline(known, adding))
-        if returned is None or _form(returned) != _form(ast.parse(expected, mode="eval").body):
-            return False
-    return True
+    known: dict[str, ast.expr] = {
+        name: ast.Name(meaning, ast.Load())
+        for name, meaning in zip(names, ("self", "x", "residual"), strict=True)
+    }
+    returned = _returned(method.body, _Inline(known, adding))
+    return returned is not None and _form(returned) == _form(ast.parse(expected, mode="eval").body)
 
 
 def _defines(node: ast.stmt, name: str) -> bool:

@@ -11,6 +11,7 @@ from importlib.resources import files as resources
 from normport.codemods.model import FormatterError, ProofCase, RefusedEdit
 from normport.codemods.sandwich import Sandwich, convert_sandwiches, find_sandwiches
 from normport.codemods.sandwich_cases import sandwich_cases
+from normport.tools.cpu_methods import add_cpu_methods
 from normport.tools.discover import PythonFile
 from normport.tools.errors import UserError
 from normport.tools.messages import model_label, trailers_of, wrapped
@@ -32,8 +33,15 @@ here the norm comes before the sum, each norm has its own eps and weight, and th
 norm's result and the sum are rounded to the dtype of the run.
 
 The norms stay attributes of their layer and are passed with the call, so parameter
-names, checkpoints and whatever else reads them do not change. On the CPU the layer runs
-the same arithmetic in eager mode with fewer calls of PyTorch, bit for bit."""
+names, checkpoints and whatever else reads them do not change."""
+
+ON_CPU = """\
+On the CPU a standard norm layer costs more calls in eager mode than a class of the model
+itself: the layer's dispatch, the op's, and each op of the native chain. RMSNorm and
+GemmaRMSNorm get a forward_cpu that computes the same, bit for bit, in one to four calls
+of PyTorch, and NormAddNorm has its own. It is for plain layers without a residual;
+subclasses, traced code and other implementations of ir.ops.rms_norm keep the native path,
+and so does every other platform."""
 
 PROOF = """\
 The proof ran each changed method as a whole, before and after, with the norm layers of
@@ -140,7 +148,10 @@ def plan_norm_add_norm(
         return Plan(None, tuple(places))
     if present is None:
         changes.insert(0, FileChange(LAYER, None, layer))
-    return Plan(_patch(changes, places, tree), tuple(places))
+    on_cpu = add_cpu_methods(tree, changed)
+    if on_cpu is not None:
+        changes.insert(0, on_cpu)
+    return Plan(_patch(changes, places, tree, on_cpu is not None), tuple(places))
 
 
 def layer_source() -> bytes:
@@ -219,7 +230,9 @@ def _place(
     return Place(draft.path, site, applied, found[-1] if found and applied else None)
 
 
-def _patch(changes: Sequence[FileChange], places: Sequence[Place], tree: SourceTree) -> Patch:
+def _patch(
+    changes: Sequence[FileChange], places: Sequence[Place], tree: SourceTree, on_cpu: bool
+) -> Patch:
     applied = [place for place in places if place.applied]
     sites = "\n".join(
         f"  {model_label(place.path)}: {place.site.function}: "
@@ -228,7 +241,8 @@ def _patch(changes: Sequence[FileChange], places: Sequence[Place], tree: SourceT
         for place in applied
     )
     proofs = [place.equivalence for place in applied if place.equivalence is not None]
-    paragraphs = [*WHY.split("\n\n"), sites, *([PROOF] if proofs else [])]
+    why = [*WHY.split("\n\n"), *([ON_CPU] if on_cpu else [])]
+    paragraphs = [*why, sites, *([PROOF] if proofs else [])]
     text = [p if p is sites else wrapped(" ".join(p.split())) for p in paragraphs]
     return Patch(
         name=NAME,

@@ -56,33 +56,29 @@ class NormAddNorm(CustomOp):
         post_norm: nn.Module,
         pre_norm: nn.Module,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same results with fewer calls of PyTorch, whose overhead is what a norm
-        of a few rows costs here. Traced code takes the native path and is fused."""
-        if torch.compiler.is_compiling():
+        """The same results in fewer calls, whose overhead is what a norm of a few rows
+        costs here. Traced code takes the native path and is fused; another
+        implementation of the norms' op is called as it is."""
+        if torch.compiler.is_dynamo_compiling() or (
+            ir.ops.rms_norm.get_priority() != ["native"]
+        ):
             return self.forward_native(x, residual, post_norm, pre_norm)
         y = _eager_norm(post_norm, x) + residual
         return _eager_norm(pre_norm, y), y
 
 
 # Added to a narrower weight it makes a float32 sum, as widening the weight first does.
-_ONE = torch.ones(1, dtype=torch.float32)
+_ONE = torch.ones(1, dtype=torch.float32, device="cpu")
 
 
 def _eager_norm(norm: Any, x: torch.Tensor) -> torch.Tensor:
     """``norm(x)``, for a plain GemmaRMSNorm without the layers above its arithmetic.
 
     On the CPU ``torch.rms_norm`` in float32 is the chain of ops that is natively
-    ``ir.ops.rms_norm``, and a float32 product is rounded once into ``out``. A norm that
-    is something else, has hooks, or whose op was given another implementation is called
-    as it is.
+    ``ir.ops.rms_norm``. A norm that is something else or has hooks is called as it is.
     """
-    if (
-        type(norm) is not GemmaRMSNorm
-        or norm._forward_hooks
-        or norm._forward_pre_hooks
-        or ir.ops.rms_norm.get_priority() not in ([], ["native"])
-    ):
+    if type(norm) is not GemmaRMSNorm or norm._forward_hooks or norm._forward_pre_hooks:
         return norm(x)
-    weight = norm.weight.data + _ONE
-    normed = torch.rms_norm(x.float(), weight.shape, None, norm.variance_epsilon)
-    return torch.mul(normed, weight, out=torch.empty_like(x))
+    weight = norm.weight + _ONE
+    normed = torch.rms_norm(x.float(), weight.shape, weight, norm.variance_epsilon)
+    return normed.type_as(x)

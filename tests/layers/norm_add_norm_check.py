@@ -1,6 +1,8 @@
-"""Compare ``NormAddNorm``'s paths on the norm layers of a vLLM tree; prints JSON.
+"""Compare ``NormAddNorm``'s paths and the norms' ``forward_cpu`` on a vLLM tree; prints JSON.
 
     python norm_add_norm_check.py ROOT
+
+ROOT has the layernorm.py that the patch makes.
 
 A process of its own, because one process can hold the layers of one tree only.
 """
@@ -47,6 +49,50 @@ class Check:
         if isinstance(norm.weight, nn.Parameter):
             norm.weight.data.normal_()
         return norm
+
+    def methods(self) -> dict[str, int]:
+        """Elements in which ``forward_cpu`` of a norm differs from its native result."""
+        differing = {"elements": 0, **dict.fromkeys(NORMS, 0)}
+        for dtype, kind, shape in itertools.product(DTYPES.values(), NORMS, SHAPES):
+            norm = self.norm(kind, shape[-1], 1e-5, dtype)
+            x, residual = self.inputs(shape, dtype)
+            given = x.clone(), norm.weight.clone()
+            heads = torch.randn(5, 3, 2 * shape[-1]).to(dtype)[:, 1:, shape[-1] :]
+            for case in (x, heads, x.double()):
+                got, want = norm.forward_cpu(case), norm.forward_native(case)
+                assert (got.dtype, got.shape) == (want.dtype, want.shape)
+                differing[kind] += int((got != want).sum())
+                differing["elements"] += want.numel()
+            assert torch.equal(x, given[0])
+            assert torch.equal(norm.weight, given[1])
+            pairs = zip(
+                norm.forward_cpu(x.clone(), residual.clone()),
+                norm.forward_native(x.clone(), residual.clone()),
+                strict=True,
+            )
+            differing[kind] += sum(int((got != want).sum()) for got, want in pairs)
+        return differing
+
+    def kept(self) -> dict[str, bool]:
+        """Whether ``forward_cpu`` is the native path, by what the norm is."""
+        x = self.inputs((2, 64), torch.bfloat16)[0]
+        found = {}
+        for kind, case in itertools.product(("gemma", "scale"), ("plain", "subclass", "priority")):
+            norm = self.norm(kind, 64, 1e-6, torch.bfloat16)
+            if case == "subclass":
+                norm.__class__ = type("Subclass", (type(norm),), {})
+            native, calls = norm.forward_native, []
+            norm.forward_native = lambda *a, m=native, c=calls: (c.append(1), m(*a))[1]
+            rms_norm = self.module.ir.ops.rms_norm
+            priority = rms_norm.get_priority
+            if case == "priority":
+                rms_norm.get_priority = lambda: ["vllm_c", "native"]
+            try:
+                norm.forward_cpu(x)
+            finally:
+                rms_norm.get_priority = priority
+            found[f"{kind}, {case}"] = bool(calls)
+        return found
 
     def inputs(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         wide = torch.randn(*shape[:-1], 3 * shape[-1]).to(dtype)
@@ -137,9 +183,15 @@ class Check:
 def main() -> None:
     torch.manual_seed(5)
     check = Check(Path(sys.argv[1]))
-    with torch.inference_mode():
-        record: dict[str, Any] = {"paths": check.paths(), "called": check.called()}
-    record["traced"] = check.traced()
+    with check.module.ir.ops.rms_norm.set_priority(["native"]):
+        with torch.inference_mode():
+            record: dict[str, Any] = {
+                "paths": check.paths(),
+                "methods": check.methods(),
+                "called": check.called(),
+                "kept": check.kept(),
+            }
+        record["traced"] = check.traced()
     record["state"] = list(check.layer.state_dict())
     print(json.dumps(record))
 
