@@ -44,6 +44,7 @@ from normport.tools.options import (
     Unsafe,
     Write,
     folder_option,
+    path_argument,
 )
 from normport.tools.review.cli import review
 from normport.tools.terminal import ReaderGoneError, note, prepare_streams, silence, write_text
@@ -260,6 +261,27 @@ def series_apply(
     raise typer.Exit(
         series_apply_command(checkout, series, installed=installed, allow_dirty=allow_dirty)
     )
+
+
+@series_app.command("evidence")
+def series_evidence(
+    series: Annotated[
+        Path,
+        typer.Argument(metavar="SERIES", parser=folder_option, help="The folder of a series."),
+    ],
+    probes: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PROBE.json",
+            parser=path_argument,
+            help="What `normport probe --out` wrote; without any, what the series holds is told.",
+        ),
+    ] = None,
+) -> None:
+    """Take what a device's probe found into the manifest, or tell what it holds."""
+    from normport.tools.series_evidence import series_evidence_command
+
+    raise typer.Exit(series_evidence_command(series, probes or []))
 
 
 @app.command()

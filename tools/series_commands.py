@@ -29,6 +29,7 @@ from normport.tools.series import (
     status,
     write_series,
 )
+from normport.tools.series_evidence import probes_of
 from normport.tools.sources import resolve
 from normport.tools.summary import many
 from normport.tools.terminal import note, progress, say, write_bytes
@@ -154,6 +155,8 @@ def port_command(
     for title, entries in (("series", manifest.patches), ("optional", manifest.optional)):
         for entry in entries:
             say(f"{title}: {out / entry.file}: {entry.subject}")
+    for probe in probes_of(manifest, out):
+        say(f"kept evidence: {probe.summary}")
     counts = series.report.counts()
     applied = [finding for finding in series.report.findings if finding.applied]
     say(
@@ -222,6 +225,8 @@ def series_status_command(checkout: str | None, series: Path | None, *, installe
     _tell_tests(tree)
     for state in states:
         say(f"{state.status}: {state.file}: {state.reason}")
+    for probe in probes_of(load_manifest(folder), folder):
+        say(f"evidence: {probe.summary}")
     waiting = (state for state in states if state.order is not None)
     return LEFT if any(state.status in {"clean", "conflict"} for state in waiting) else DONE
 

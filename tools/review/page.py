@@ -20,12 +20,14 @@ from normport.codemods.registry import all_rules
 from normport.tools.errors import UserError
 from normport.tools.mailbox import diff_of
 from normport.tools.manifest import NAME, Manifest, PatchEntry, load
+from normport.tools.probe_record import DTYPES, Probe
 from normport.tools.review.diffs import FileDiff, read_diff
 from normport.tools.review.dispatch import Converted, Dispatch, dispatch_table
 from normport.tools.review.histogram import histogram
 from normport.tools.review.releases import OnRelease
 from normport.tools.review.sites import Site, read_site
 from normport.tools.review.text import shown
+from normport.tools.series_evidence import probes_of
 from normport.tools.transaction import digest
 
 VERDICTS = {
@@ -95,6 +97,7 @@ class Review:
     releases: tuple[OnRelease, ...]
     refusals: tuple[Refusals, ...]
     commands: tuple[tuple[str, str], ...]
+    probes: tuple[Probe, ...] = ()
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -159,6 +162,7 @@ def read_review(series: Path, on: Sequence[OnRelease]) -> Review:
             ("Apply all, no commits", f"normport series apply CHECKOUT --series {folder}"),
             ("Try without applying", f"normport series status CHECKOUT --series {folder}"),
         ),
+        tuple(probes_of(manifest, series)),
     )
 
 
@@ -177,7 +181,7 @@ def render(review: Review) -> bytes:
         finalize=lambda value: shown(value) if type(value) is str else value,
     )
     environment.filters |= {"number": _number, "share": _share, "code": _inline_code}
-    environment.globals |= {"verdicts": VERDICTS, "histogram": histogram}
+    environment.globals |= {"verdicts": VERDICTS, "histogram": histogram, "dtypes": DTYPES}
     page = environment.get_template("review.html.j2").render(
         review=review,
         counts=review.counts(),
