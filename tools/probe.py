@@ -32,7 +32,7 @@ def probe_command(*, as_json: bool, out: Path | None) -> int:
             "The probe needs vLLM and its XPU or MUSA platform: run it where vLLM runs."
         )
     if out is not None and not out.parent.is_dir():
-        raise UserError(f"{out.parent} is no folder: --out cannot write there.")
+        raise UserError(f"--out {out} cannot be written: {out.parent} is no folder.")
     if out is not None and out.is_dir():
         raise UserError(f"{out} is a folder: --out wants the name of a file.")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")

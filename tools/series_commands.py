@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -176,7 +177,7 @@ def port_command(
         say(f"refused: named with their reasons in {out / 'manifest.json'}")
     # Plain `git am` would take the subject's [XPU] or [Model] for a mark of the mail, and drop it.
     # It is for the checkout, which is another folder, and `git -C` goes there first.
-    folder = quote(str(out)) if out.is_absolute() else f'"$PWD"/{quote(str(out))}'
+    folder = quote(os.fspath(out)) if out.is_absolute() else f'"$PWD"/{quote(os.fspath(out))}'
     say(f"apply: git -C CHECKOUT am --keep-non-patch {folder}/*.patch")
     say(f"proof: {_proof(series, out, without)}")
     return LEFT if waiting else DONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 import textwrap
 from collections import Counter
@@ -150,7 +151,7 @@ def read_review(series: Path, on: Sequence[OnRelease]) -> Review:
     ]
     folder = _folder(series)
     return Review(
-        str(series),
+        os.fspath(series),
         manifest,
         patches,
         optional,
@@ -223,7 +224,9 @@ def _patch(series: Path, entry: PatchEntry, earlier: Mapping[str, FileDiff | Non
 
 def _folder(series: Path) -> str:
     """The series as a command in any folder names it (``git -C`` goes elsewhere first)."""
-    return quote(str(series)) if series.is_absolute() else f'"$PWD"/{quote(str(series))}'
+    return (
+        quote(os.fspath(series)) if series.is_absolute() else f'"$PWD"/{quote(os.fspath(series))}'
+    )
 
 
 def _refusals(left: Sequence[Site]) -> list[Refusals]:
