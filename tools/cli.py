@@ -33,6 +33,7 @@ from normport.tools.options import (
     Interactive,
     NoExec,
     NoProof,
+    Only,
     OutputFormat,
     Paths,
     PortDirty,
@@ -183,6 +184,36 @@ def backport(
 
 
 @app.command()
+def sandwich(
+    checkout: Checkout = None,
+    installed: Installed = False,
+    only: Only = None,
+    diff: Diff = False,
+    write: Write = False,
+    no_proof: NoProof = False,
+    no_exec: NoExec = False,
+    allow_unproven: AllowUnproven = False,
+    allow_dirty: AllowDirty = False,
+) -> None:
+    """Make norm(x) + residual and the norm that follows one call, where all are standard layers."""
+    from normport.tools.sandwich_command import sandwich_command
+
+    raise typer.Exit(
+        sandwich_command(
+            checkout,
+            installed=installed,
+            only=only or [],
+            diff=diff,
+            write=write,
+            no_proof=no_proof,
+            no_exec=no_exec,
+            allow_unproven=allow_unproven,
+            allow_dirty=allow_dirty,
+        )
+    )
+
+
+@app.command()
 def port(
     out: Annotated[
         Path,
@@ -194,10 +225,7 @@ def port(
         str | None, typer.Argument(help="Checkout, vllm folder, or release such as vllm==0.29.0.")
     ] = None,
     installed: Installed = False,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="FILE", help="Port this model file alone (repeatable)."),
-    ] = None,
+    only: Only = None,
     no_proof: NoProof = False,
     no_exec: NoExec = False,
     allow_unproven: AllowUnproven = False,

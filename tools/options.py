@@ -103,6 +103,10 @@ NoExec = Annotated[
         help="Execute nothing of the sources that are read, and so no proof.",
     ),
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="FILE", help="This model file alone (repeatable)."),
+]
 Dims = Annotated[
     list[str] | None,
     typer.Option(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # imported for real it would make `series status` slow
     from normport.tools.port import Series
 
 
-def _resolve(spec: str | None, installed: bool, *, mend: bool) -> SourceTree:
+def resolve_tree(spec: str | None, installed: bool, *, mend: bool) -> SourceTree:
     """The tree that the user named.
 
     mend: complete what an interrupted run left there; otherwise it is only told.
@@ -66,7 +66,7 @@ def backport_command(
 
     if diff and write:
         raise UserError("--diff and --write exclude each other; look at the diff first.")
-    tree = _resolve(checkout, installed, mend=write)
+    tree = resolve_tree(checkout, installed, mend=write)
     if write and not tree.writable:
         raise UserError(f"{tree.origin} lies in the cache and is not changed; name a checkout.")
     result = backport(tree)
@@ -118,7 +118,7 @@ def port_command(
     without = "--no-exec" if no_exec else "--no-proof" if no_proof else None
     if without is None:
         check_torch()
-    tree = _resolve(source, installed, mend=True)
+    tree = resolve_tree(source, installed, mend=True)
     with Workers() as workers, progress() as show:
         settings = Settings(
             accept=accepted(unsafe=False, allow_unproven=allow_unproven),
@@ -219,7 +219,7 @@ def _proof(series: Series, out: Path, without: str | None) -> str:
 
 def series_status_command(checkout: str | None, series: Path | None, *, installed: bool) -> int:
     """Carry out ``series status``: 0 unless a patch conflicts or is still to be applied."""
-    tree = _resolve(checkout, installed, mend=False)
+    tree = resolve_tree(checkout, installed, mend=False)
     folder = _folder(tree, series)
     _tell_release(tree, folder)
     states = status(tree.root, folder)
@@ -236,7 +236,7 @@ def series_apply_command(
     checkout: str | None, series: Path | None, *, installed: bool, allow_dirty: bool
 ) -> int:
     """Carry out ``series apply`` and return the exit status."""
-    tree = _resolve(checkout, installed, mend=True)
+    tree = resolve_tree(checkout, installed, mend=True)
     if not tree.writable:
         raise UserError(f"{tree.origin} lies in the cache and is not changed; name a checkout.")
     folder = _folder(tree, series)
