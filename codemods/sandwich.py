@@ -103,7 +103,7 @@ def convert_sandwiches(source: bytes, line_length: int = 88) -> bytes:
 
 
 def _places(source: bytes) -> list[_Place]:
-    if b"orm" not in source or b"+" not in source:
+    if b"orm" not in source or not (b"+" in source or b".add" in source):
         return []
     decoded = decode(source)
     text = decoded.text.replace("\r\n", "\n")

@@ -18,6 +18,7 @@ from normport.codemods.sandwich_syntax import (
     is_behind,
     is_norm,
     leaves_by_name,
+    more_than_a_sum,
     name_of,
     needed_names,
     reads_one_of,
@@ -62,7 +63,7 @@ class Match:
 class Sum:
     """A sum with a norm's result in it: what was found at ``node``, and what becomes of it."""
 
-    node: ast.BinOp | ast.AugAssign
+    node: ast.expr | ast.AugAssign
     function: str
     norm: str
     found: Match | Refused
@@ -111,9 +112,9 @@ class Matcher:
         loop: bool,
     ) -> None:
         for node in ast.walk(expression):
-            if not isinstance(node, ast.BinOp | ast.AugAssign) or not isinstance(node.op, ast.Add):
-                continue
             both = addends(node)
+            if both is None or not isinstance(node, ast.expr | ast.AugAssign):
+                continue
             results = [self._result(side, before) for side in both]
             if any(isinstance(side, ast.Constant) for side in both) or not any(results):
                 continue
@@ -122,10 +123,12 @@ class Matcher:
             assert result is not None
             found: Match | Refused
             try:
+                if (trouble := more_than_a_sum(node)) is not None:
+                    raise Refused(*trouble)
                 if results[1 - number] is not None:
                     raise Refused("NP502", "Both addends are results of norms.")
                 top = whole and node is expression
-                found = self._match(node, top, result, other, body, index, loop)
+                found = self._match(both[number], top, result, other, body, index, loop)
             except Refused as refused:
                 found = refused
             self.sums.append(Sum(node, self.function.name, ast.unparse(result.call.func), found))
@@ -206,7 +209,7 @@ class Matcher:
 
     def _match(
         self,
-        node: ast.BinOp | ast.AugAssign,
+        addend: ast.expr,
         top: bool,
         result: _Result,
         other: ast.expr,
@@ -214,7 +217,6 @@ class Matcher:
         index: int,
         loop: bool,
     ) -> Match:
-        addend = next(side for side in addends(node) if side is not other)
         if result.branch and not isinstance(addend, ast.BinOp):
             name = ast.unparse(result.call.func)
             raise Refused("NP505", f"Whether {name} was applied depends on a branch.")

@@ -19,6 +19,7 @@ def may_match(function: Function) -> bool:
         if isinstance(node, ast.Add):
             adds = True
         elif isinstance(node, ast.Call):
+            adds = adds or addends(node) is not None
             calls = calls or is_norm(node.func) or isinstance(node.func, ast.Attribute)
     return adds and calls
 
@@ -68,10 +69,33 @@ def reads_one_of(call: ast.Call, names: Sequence[str]) -> bool:
     return isinstance(first, ast.Name) and first.id in names
 
 
-def addends(node: ast.BinOp | ast.AugAssign) -> tuple[ast.expr, ast.expr]:
-    if isinstance(node, ast.BinOp):
+def addends(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """What a sum adds, as ``+``, ``+=``, ``torch.add(a, b)``, ``a.add(b)`` or ``a.add_(b)``."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return node.left, node.right
-    return node.target, node.value
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        return node.target, node.value
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr not in ("add", "add_"):
+        return None
+    holder = node.func.value
+    of_torch = isinstance(holder, ast.Name) and holder.id == "torch"
+    named = {keyword.arg: keyword.value for keyword in node.keywords}
+    parts = [*([] if of_torch else [holder]), *node.args]
+    parts += [named[name] for name in ("input", "other") if name in named]
+    return (parts[0], parts[1]) if len(parts) == 2 else None
+
+
+def more_than_a_sum(node: ast.AST) -> tuple[str, str] | None:
+    """The code and the reason where a call does more than give a new sum; None: it does not."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr == "add_" or any(keyword.arg == "out" for keyword in node.keywords):
+        return "NP505", f"{ast.unparse(node.func)} writes the sum into a tensor that others hold."
+    if node.keywords:
+        return "NP502", f"{ast.unparse(node.func)} is called with more than its two addends."
+    return None
 
 
 def is_norm(function: ast.expr) -> bool:

@@ -117,4 +117,5 @@ def _library(file: Path) -> bytes:
                 )
             return wheel.read(names[0])
     except (OSError, *_BROKEN) as error:
-        raise UnreadableWheel(f"{file} cannot be read: {error}") from error
+        told = error.strerror if isinstance(error, OSError) else None
+        raise UnreadableWheel(f"{file} cannot be read: {told or error}") from error

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing import util
 from typing import Any
 
 import torch
@@ -46,8 +47,8 @@ def counted() -> Iterator[Counts]:
 def count_until_exit(path: str) -> None:
     """Count from here on, and write ``path`` when the process ends: a JSON list of records.
 
-    ``{pid}`` in ``path`` becomes the process's number: an engine has several processes. A second
-    call changes nothing.
+    ``{pid}`` in ``path`` becomes the process's number: an engine has several processes, and each
+    that is forked from this one counts for itself. A second call changes nothing.
     """
     global _counting_until_exit
     if _counting_until_exit:
@@ -68,7 +69,13 @@ def count_until_exit(path: str) -> None:
         except OSError as error:
             print(f"normport: no guard counts in {path}: {error.strerror}", file=sys.stderr)
 
+    def begin_again(_: object) -> None:
+        counts.clear()
+        # A process that multiprocessing forks ends without what atexit was told.
+        util.Finalize(None, write, exitpriority=0)
+
     atexit.register(write)
+    util.register_after_fork(write, begin_again)
 
 
 def _replace(stack: ExitStack, holder: Any, name: str, value: Any) -> None:

@@ -125,11 +125,22 @@ def diagnose(dtype: torch.dtype, custom_ops: Sequence[str] = ()) -> list[Mode]:
     return modes
 
 
-def simulated() -> bool:
-    """Whether the platform says XPU or MUSA and torch knows no such device here."""
+def why_simulated() -> str | None:
+    """Why the XPU or MUSA that vLLM found is none, or None where there is nothing against it."""
     if os.environ.get("NORMPORT_SIMULATE"):
-        return True
-    return plugin.supported_platform() == "xpu" and not torch.xpu.is_available()
+        return "NORMPORT_SIMULATE is set"
+    platform = plugin.supported_platform()
+    if platform == "xpu" and not torch.xpu.is_available():
+        return "torch knows no XPU here"
+    if platform == "musa":
+        there = find_spec("torch_musa") and torch.get_device_module("musa").is_available()
+        return None if there else "torch_musa knows no device here"
+    return None
+
+
+def simulated() -> bool:
+    """Whether the platform says XPU or MUSA and there is no such device here."""
+    return why_simulated() is not None
 
 
 def _answers(dtype: torch.dtype, compiled: bool, config: Any) -> Iterator[Answer]:

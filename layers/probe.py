@@ -15,26 +15,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normport.kernels import schemas
 from normport.kernels.fused_add_rms_norm import fused_add_rms_norm
+from normport.kernels.op import Op
 from normport.kernels.rms_norm import rms_norm
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 EPSILON = 1e-6
 HIDDEN = 6656
 TURNS, CALLS = 15, 20
+IN_PLACE_AT = "7 x 6656"
+"""The shape at which it is looked where a kernel's results lie."""
+FAR = 64
+"""More ulp than kernels differ by, and far less than an argument that was left as it was."""
 
 Kernel = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One kernel and its native norm, both ``(x, residual or None, weight) -> results``."""
+    """One kernel and its native norm, both ``(x, residual or None, weight) -> results``.
+
+    in_place: the kernel's results are to lie in ``x`` and ``residual``.
+    against: why the kernel is not to be called here, or None.
+    """
 
     name: str
     kernel: Kernel
     native: Kernel
     residual: bool = False
     weight: bool = True
+    in_place: bool = False
+    against: str | None = None
 
 
 @dataclass
@@ -42,13 +54,16 @@ class Found:
     """What was seen of one kernel.
 
     cases: shape and layout -> dtype -> the largest difference in ulp, or what it raised.
-    aliases: for the kernels that work in place, whether the arguments hold the results.
+    aliases: for the kernels that work in place, whether what held the arguments before the call
+        has native's results after it; None for the others.
+    keeps_inputs: for the others, whether they left every argument as it was; None in place.
     ratio: native's time over the kernel's, by dtype, at one row of 6656: median and quartiles.
         Empty on a simulated device.
     """
 
     cases: dict[str, dict[str, int | str]] = field(default_factory=dict)
     aliases: bool | None = None
+    keeps_inputs: bool | None = None
     ratio: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -74,24 +89,52 @@ def shapes(device: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
 
 
 def subjects(platform: str) -> list[Subject]:
-    """The kernels to look at: the four of vllm-xpu-kernels, or the chosen provider on MUSA."""
+    """The four kernels of vllm-xpu-kernels; on MUSA each provider that may run there."""
     if platform == "musa":
-        return [
-            Subject("rms_norm", _op, _native),
-            Subject("rms_norm, weightless", _op, _native, weight=False),
-        ]
+        return [subject for op in (rms_norm, fused_add_rms_norm) for subject in _provided(op)]
+    plain, bare, gemma, fused, fused_gemma = (
+        ("rms_norm", _native, False, True),
+        ("rms_norm", _native, False, False),
+        ("gemma_rms_norm", _gemma, False, True),
+        ("fused_add_rms_norm", _native, True, True),
+        ("fused_add_gemma_rms_norm", _gemma, True, True),
+    )
     return [
-        Subject("rms_norm", _out_of_place("rms_norm"), _native),
-        Subject("rms_norm, weightless", _out_of_place("rms_norm"), _native, weight=False),
-        Subject("gemma_rms_norm", _out_of_place("gemma_rms_norm"), _gemma),
-        Subject("fused_add_rms_norm", _in_place("fused_add_rms_norm"), _native, residual=True),
         Subject(
-            "fused_add_gemma_rms_norm",
-            _in_place("fused_add_gemma_rms_norm"),
-            _gemma,
-            residual=True,
-        ),
+            name if weight else f"{name}, weightless",
+            _in_place(name) if fused_add else _out_of_place(name),
+            native,
+            residual=fused_add,
+            weight=weight,
+            in_place=fused_add,
+            against=schemas.why_not_registered(name),
+        )
+        for name, native, fused_add, weight in (plain, bare, gemma, fused, fused_gemma)
     ]
+
+
+def _provided(op: Op[..., Any]) -> Iterator[Subject]:
+    """Each provider of ``op`` on MUSA, in every variant that a norm of vLLM asks of it."""
+    fused = op is fused_add_rms_norm
+    for provider in op.candidates("musa"):
+        # Triton's kernels round as the definition says, the device's own once.
+        once = provider.name != "triton"
+        for variant, weight, gemma in (
+            ("", True, False),
+            (", weightless", False, False),
+            (", Gemma", True, True),
+        ):
+            if fused and variant:
+                continue  # what vllm-musa's op, the only one, does not have
+            native = _gemma if gemma else _native if once else _rounding_twice
+            yield Subject(
+                f"{op.name}{variant}: {provider.name}",
+                _run_by(provider.run, fused=fused, gemma=gemma),
+                native,
+                residual=fused,
+                weight=weight,
+                against=provider.why_unsupported(),
+            )
 
 
 def look_at(subject: Subject, device: str, *, timed: bool) -> Found:
@@ -104,21 +147,26 @@ def look_at(subject: Subject, device: str, *, timed: bool) -> Found:
             weight = None
             if subject.weight:
                 weight = torch.linspace(-1, 1, x.shape[-1]).to(dtype).to(device)
-            if subject.residual and _walks_outside(x):
+            if subject.in_place and _walks_outside(x):
                 told = "not run: it would write outside of its tensor"
                 found.cases.setdefault(shape, {})[name] = told
                 continue
-            want = subject.native(x.clone(), residual, weight)
+            given = [tensor for tensor in (x, residual, weight) if tensor is not None]
+            before = [tensor.clone() for tensor in given]
+            want = _each(subject.native(x.clone(), residual, weight))
             try:
-                got = subject.kernel(x, residual, weight)
+                got = _each(subject.kernel(x, residual, weight))
             except RuntimeError as error:
                 found.cases.setdefault(shape, {})[name] = f"raised: {str(error).splitlines()[0]}"
                 continue
-            pairs = list(zip(_each(got), _each(want), strict=True))
-            found.cases.setdefault(shape, {})[name] = max(ulps(a, b) for a, b in pairs)
-            if shape == "7 x 6656" and residual is not None:
-                same = all(ulps(a, b) <= 4 for a, b in zip((x, residual), _each(got), strict=True))
-                found.aliases = same if found.aliases is None else found.aliases and same
+            apart = max(ulps(a, b) for a, b in zip(got, want, strict=True))
+            found.cases.setdefault(shape, {})[name] = apart
+            if not subject.in_place:
+                kept = all(ulps(a, b) == 0 for a, b in zip(given, before, strict=True))
+                found.keeps_inputs = kept and found.keeps_inputs is not False
+            elif shape == IN_PLACE_AT:
+                there = all(ulps(a, b) <= FAR for a, b in zip(given[:2], want, strict=True))
+                found.aliases = there and found.aliases is not False
         if timed:
             found.ratio[name] = _ratio(subject, device, dtype)
     return found
@@ -186,8 +234,18 @@ def _gemma(x: Tensor, residual: Tensor | None, weight: Tensor | None) -> Any:
     return fused_add_rms_norm.native(x, residual, weight, EPSILON, None, True, True)
 
 
-def _op(x: Tensor, residual: Tensor | None, weight: Tensor | None) -> Any:
-    return rms_norm(x, weight, EPSILON)
+def _rounding_twice(x: Tensor, residual: Tensor | None, weight: Tensor | None) -> Any:
+    if residual is None:
+        return rms_norm.native(x, weight, EPSILON)
+    return fused_add_rms_norm.native(x, residual, weight, EPSILON)
+
+
+def _run_by(provider: Callable[..., Any], *, fused: bool, gemma: bool) -> Kernel:
+    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None) -> Any:
+        first = (x, residual) if fused else (x,)
+        return provider(*first, weight, EPSILON, None, gemma, gemma)
+
+    return run
 
 
 def _out_of_place(name: str) -> Kernel:

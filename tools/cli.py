@@ -33,6 +33,7 @@ from normport.tools.options import (
     Interactive,
     NoExec,
     NoProof,
+    Only,
     OutputFormat,
     Paths,
     PortDirty,
@@ -44,6 +45,7 @@ from normport.tools.options import (
     Unsafe,
     Write,
     folder_option,
+    path_argument,
 )
 from normport.tools.review.cli import review
 from normport.tools.terminal import ReaderGoneError, note, prepare_streams, silence, write_text
@@ -182,6 +184,36 @@ def backport(
 
 
 @app.command()
+def sandwich(
+    checkout: Checkout = None,
+    installed: Installed = False,
+    only: Only = None,
+    diff: Diff = False,
+    write: Write = False,
+    no_proof: NoProof = False,
+    no_exec: NoExec = False,
+    allow_unproven: AllowUnproven = False,
+    allow_dirty: AllowDirty = False,
+) -> None:
+    """Make norm(x) + residual and the norm that follows one call, where all are standard layers."""
+    from normport.tools.sandwich_command import sandwich_command
+
+    raise typer.Exit(
+        sandwich_command(
+            checkout,
+            installed=installed,
+            only=only or [],
+            diff=diff,
+            write=write,
+            no_proof=no_proof,
+            no_exec=no_exec,
+            allow_unproven=allow_unproven,
+            allow_dirty=allow_dirty,
+        )
+    )
+
+
+@app.command()
 def port(
     out: Annotated[
         Path,
@@ -193,10 +225,7 @@ def port(
         str | None, typer.Argument(help="Checkout, vllm folder, or release such as vllm==0.29.0.")
     ] = None,
     installed: Installed = False,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="FILE", help="Port this model file alone (repeatable)."),
-    ] = None,
+    only: Only = None,
     no_proof: NoProof = False,
     no_exec: NoExec = False,
     allow_unproven: AllowUnproven = False,
@@ -260,6 +289,27 @@ def series_apply(
     raise typer.Exit(
         series_apply_command(checkout, series, installed=installed, allow_dirty=allow_dirty)
     )
+
+
+@series_app.command("evidence")
+def series_evidence(
+    series: Annotated[
+        Path,
+        typer.Argument(metavar="SERIES", parser=folder_option, help="The folder of a series."),
+    ],
+    probes: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PROBE.json",
+            parser=path_argument,
+            help="What `normport probe --out` wrote; without any, what the series holds is told.",
+        ),
+    ] = None,
+) -> None:
+    """Take what a device's probe found into the manifest, or tell what it holds."""
+    from normport.tools.series_evidence import series_evidence_command
+
+    raise typer.Exit(series_evidence_command(series, probes or []))
 
 
 @app.command()

@@ -9,7 +9,7 @@ from pathlib import Path
 from normport.tools.decode_latency import Job, Latency, measure
 from normport.tools.decode_sources import in_process, server
 from normport.tools.errors import UserError
-from normport.tools.options import OutputFormat
+from normport.tools.options import ReportFormat
 from normport.tools.terminal import note, say
 
 LONGEST_S = 86400.0
@@ -24,15 +24,13 @@ def decode_latency_command(
     runner: str | None,
     engine_args: str | None,
     timeout_s: float,
-    output_format: OutputFormat,
+    output_format: ReportFormat,
     out: Path | None,
 ) -> int:
     """Carry out ``decode-latency`` and return the exit status.
 
     Raises UserError when it is not said what to measure, or it cannot be measured.
     """
-    if output_format not in (OutputFormat.text, OutputFormat.json):
-        raise UserError(f"decode-latency prints text or json, not {output_format.value}.")
     if runner not in (None, "v1", "v2"):
         raise UserError(f"--runner {runner}: vLLM's model runners are v1 and v2.")
     if base_url is None and model is None:
@@ -40,7 +38,7 @@ def decode_latency_command(
     if not 0 < timeout_s <= LONGEST_S:
         raise UserError(f"--timeout {timeout_s:g}: give seconds, more than 0 and at most a day.")
     if out is not None and not out.parent.is_dir():
-        raise UserError(f"{out.parent} is no folder: --out cannot write there.")
+        raise UserError(f"--out {out} cannot be written: {out.parent} is no folder.")
     if out is not None and out.is_dir():
         raise UserError(f"{out} is a folder: --out wants the name of a file.")
     if base_url is not None:
@@ -53,7 +51,7 @@ def decode_latency_command(
         found = _here(job, model, runner, engine_args)
     text = json.dumps(found.to_json(), indent=2)
     # Printed before it is written, so that a full disk does not cost the measurement.
-    if output_format is OutputFormat.json:
+    if output_format is ReportFormat.json:
         say(text)
     else:
         _table(found)

@@ -8,20 +8,12 @@ from typing import Annotated
 import typer
 
 from normport.tools.errors import UserError
-from normport.tools.options import (
-    Format,
-    OutputFormat,
-    ReportFormat,
-    folder_option,
-    path_argument,
-)
+from normport.tools.options import Report, ReportFormat, folder_option, path_argument
 from normport.tools.terminal import write_text
 
 
 def doctor(
-    output_format: Annotated[
-        ReportFormat, typer.Option("--output-format", help="How the report is printed.")
-    ] = ReportFormat.text,
+    output_format: Report = ReportFormat.text,
     dtype: Annotated[str, typer.Option("--dtype", help="The run's dtype.")] = "float16",
     custom_op: Annotated[
         list[str] | None,
@@ -29,7 +21,12 @@ def doctor(
     ] = None,
     wheel: Annotated[
         Path | None,
-        typer.Option("--wheel", metavar="FILE", help="Only compare this kernel wheel's schemas."),
+        typer.Option(
+            "--wheel",
+            metavar="FILE",
+            parser=folder_option,
+            help="Only compare this kernel wheel's schemas.",
+        ),
     ] = None,
 ) -> None:
     """What this machine would run for each kind of norm, eager and compiled, and why."""
@@ -46,11 +43,12 @@ def doctor(
 
 
 def probe(
-    output_format: Annotated[
-        ReportFormat, typer.Option("--output-format", help="How the report is printed.")
-    ] = ReportFormat.text,
+    output_format: Report = ReportFormat.text,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON there too.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", parser=folder_option, help="Write the JSON there too."
+        ),
     ] = None,
 ) -> None:
     """On an XPU or MUSA machine: each norm kernel against native, odd shapes, aliasing, time."""
@@ -68,7 +66,7 @@ def trace(
             help="A profiler's trace; two are compared as before and after.",
         ),
     ],
-    output_format: Format = OutputFormat.text,
+    output_format: Report = ReportFormat.text,
 ) -> None:
     """Norm kernels and all kernels per decode step, from a torch profiler or unitrace file."""
     from normport.tools.trace_command import trace_command
@@ -101,9 +99,12 @@ def decode_latency(
     ] = None,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for a token.")] = 600,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the result as JSON too.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", parser=folder_option, help="Write the result as JSON too."
+        ),
     ] = None,
-    output_format: Format = OutputFormat.text,
+    output_format: Report = ReportFormat.text,
 ) -> None:
     """Milliseconds per generated token, as the reference measured them: each and mean."""
     from normport.tools.decode_command import decode_latency_command

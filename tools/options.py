@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -20,23 +21,49 @@ class OutputFormat(StrEnum):
     sarif = "sarif"
 
 
-def path_argument(text: str) -> Path:
+class TypedPath(type(Path())):  # type: ignore[misc]
+    """A path that messages show as it was typed: ``./model.py``, where Path says ``model.py``.
+
+    What is made of it (its parent, a file in it) is a path as any other, and so is what the system
+    is asked for.
+    """
+
+    typed: str | None = None
+
+    def __str__(self) -> str:
+        return self.typed or self.__fspath__()
+
+    def __fspath__(self) -> str:
+        plain: str = super().__str__()
+        return plain
+
+
+def path_argument(text: str | Path) -> Path:
     """The path that ``text`` names; UserError when it is empty, which Path takes for ``.``.
 
     ``-`` alone is stdin; a file of that name is ``./-``, which Path would take for the same.
+    A default is a path already.
     """
+    if not isinstance(text, str):
+        return text
     if not text:
         raise UserError("An empty path was given: name a file or a folder.")
-    path = Path(text)
-    return path.absolute() if str(path) == "-" != text else path
+    path = TypedPath(text)
+    if os.fspath(path) == "-" != text:
+        return Path(text).absolute()
+    path.typed = text
+    return path
 
 
-def folder_option(text: str) -> Path:
+def folder_option(text: str | Path) -> Path:
     """The same with ``~``, which a shell leaves as it is after ``--out=``, expanded."""
+    path = path_argument(text)
     try:
-        return path_argument(text).expanduser()
+        expanded = TypedPath(path.expanduser())
     except RuntimeError as error:
         raise UserError(f"{text} names a user who has no home here: check the path.") from error
+    expanded.typed = str(path)
+    return expanded
 
 
 Paths = Annotated[
@@ -56,6 +83,7 @@ class ReportFormat(StrEnum):
     json = "json"
 
 
+Report = Annotated[ReportFormat, typer.Option("--output-format", help="How the report is printed.")]
 Format = Annotated[OutputFormat, typer.Option("--output-format", help="How findings are printed.")]
 Diff = Annotated[bool, typer.Option("--diff", help="Print a diff for `git apply`, nothing else.")]
 Write = Annotated[bool, typer.Option("--write", help="Change the files; all of them or none.")]
@@ -74,6 +102,10 @@ NoExec = Annotated[
         "--no-exec",
         help="Execute nothing of the sources that are read, and so no proof.",
     ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="FILE", help="This model file alone (repeatable)."),
 ]
 Dims = Annotated[
     list[str] | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,15 @@ from normport.tools.definitions import definitions
 from normport.tools.errors import UserError
 from normport.tools.locks import locked
 from normport.tools.mailbox import format_patch
-from normport.tools.manifest import NAME, OPTIONAL, Manifest, Obsolete, PatchedFile, PatchEntry
+from normport.tools.manifest import (
+    NAME,
+    OPTIONAL,
+    PROBES,
+    Manifest,
+    Obsolete,
+    PatchedFile,
+    PatchEntry,
+)
 from normport.tools.manifest import load as load_manifest
 from normport.tools.replay import PatchStatus, apply_series, status
 from normport.tools.transaction import Step, digest
@@ -27,6 +35,7 @@ __all__ = [
     "apply_series",
     "load_manifest",
     "status",
+    "update_manifest",
     "write_series",
 ]
 
@@ -48,8 +57,8 @@ def write_series(
         JSON values and dataclasses of them.
     obsolete: patches that this release does not need, for the manifest.
 
-    Everything appears at once or nothing does; other files in ``out`` stay. The same arguments
-    give the same bytes.
+    Everything appears at once or nothing does; other files in ``out`` stay, and so does what probes
+    of devices found, as long as the release is the same. The same arguments give the same bytes.
 
     Raises:
         UserError: ``out`` holds a patch that is not ours or was edited, or cannot be written.
@@ -79,6 +88,9 @@ def write_series(
     if len(files) != len(patches) + len(optional):
         raise ValueError("two patches have the same name")
     names = {patch.name for patch in (*patches, *optional)}
+    of_series = {key: value for key, value in evidence.items() if key not in names}
+    if probes := _former_probes(out, tree):
+        of_series[PROBES] = probes
     manifest = Manifest(
         tree.version,
         tree.wheel_sha256,
@@ -86,10 +98,42 @@ def write_series(
         tuple(entries[0]),
         tuple(entries[1]),
         tuple(obsolete),
-        {key: value for key, value in evidence.items() if key not in names},
+        of_series,
     )
     _replace(out, {**files, NAME: manifest.to_json()})
     return manifest
+
+
+def update_manifest(series: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
+    """Write what ``change`` makes of the manifest in ``series``, and return it.
+
+    UserError: there is none, or it cannot be written.
+    """
+    load_manifest(series)  # says what is missing before anything is locked
+    root = Path(os.path.realpath(series))
+    try:
+        with locked(root):
+            transaction.recover(root, workspace.journal_path(root))
+            former = load_manifest(series)
+            before, manifest = (root / NAME).read_bytes(), change(former)
+            after = manifest.to_json()
+            if after != before:
+                steps = [Step(NAME, before, after)]
+                transaction.commit(root, steps, workspace.journal_path(root))
+    except OSError as error:
+        raise UserError(
+            f"{series / NAME} cannot be written ({error.strerror or error}): check its permissions."
+        ) from error
+    return manifest
+
+
+def _former_probes(out: Path, tree: SourceTree) -> list[Any]:
+    """What devices showed of the series that stands in ``out``, if it is of this release."""
+    if not (out / NAME).exists():
+        return []
+    former = load_manifest(out)
+    probes = former.evidence.get(PROBES, [])
+    return list(probes) if former.release == tree.version else []
 
 
 def _slug(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from normport.tools.series import (
     status,
     write_series,
 )
+from normport.tools.series_evidence import probes_of
 from normport.tools.sources import resolve
 from normport.tools.terminal import note, progress, say, write_bytes
 from normport.tools.tree import SourceTree
@@ -38,7 +40,7 @@ if TYPE_CHECKING:  # imported for real it would make `series status` slow
     from normport.tools.port import Series
 
 
-def _resolve(spec: str | None, installed: bool, *, mend: bool) -> SourceTree:
+def resolve_tree(spec: str | None, installed: bool, *, mend: bool) -> SourceTree:
     """The tree that the user named.
 
     mend: complete what an interrupted run left there; otherwise it is only told.
@@ -63,7 +65,7 @@ def backport_command(
 
     if diff and write:
         raise UserError("--diff and --write exclude each other; look at the diff first.")
-    tree = _resolve(checkout, installed, mend=write)
+    tree = resolve_tree(checkout, installed, mend=write)
     if write and not tree.writable:
         raise UserError(f"{tree.origin} lies in the cache and is not changed; name a checkout.")
     result = backport(tree)
@@ -115,7 +117,7 @@ def port_command(
     without = "--no-exec" if no_exec else "--no-proof" if no_proof else None
     if without is None:
         check_torch()
-    tree = _resolve(source, installed, mend=True)
+    tree = resolve_tree(source, installed, mend=True)
     with Workers() as workers, progress() as show:
         settings = Settings(
             accept=accepted(unsafe=False, allow_unproven=allow_unproven),
@@ -153,6 +155,8 @@ def port_command(
     for title, entries in (("series", manifest.patches), ("optional", manifest.optional)):
         for entry in entries:
             say(f"{title}: {out / entry.file}: {entry.subject}")
+    for probe in probes_of(manifest, out):
+        say(f"kept evidence: {probe.summary}")
     counts = series.report.counts()
     applied = [finding for finding in series.report.findings if finding.applied]
     say(
@@ -172,7 +176,7 @@ def port_command(
         say(f"refused: named with their reasons in {out / 'manifest.json'}")
     # Plain `git am` would take the subject's [XPU] or [Model] for a mark of the mail, and drop it.
     # It is for the checkout, which is another folder, and `git -C` goes there first.
-    folder = quote(str(out)) if out.is_absolute() else f'"$PWD"/{quote(str(out))}'
+    folder = quote(os.fspath(out)) if out.is_absolute() else f'"$PWD"/{quote(os.fspath(out))}'
     say(f"apply: git -C CHECKOUT am --keep-non-patch {folder}/*.patch")
     say(f"proof: {_proof(series, out, without)}")
     return LEFT if waiting else DONE
@@ -214,13 +218,15 @@ def _proof(series: Series, out: Path, without: str | None) -> str:
 
 def series_status_command(checkout: str | None, series: Path | None, *, installed: bool) -> int:
     """Carry out ``series status``: 0 unless a patch conflicts or is still to be applied."""
-    tree = _resolve(checkout, installed, mend=False)
+    tree = resolve_tree(checkout, installed, mend=False)
     folder = _folder(tree, series)
     _tell_release(tree, folder)
     states = status(tree.root, folder)
     _tell_tests(tree)
     for state in states:
         say(f"{state.status}: {state.file}: {state.reason}")
+    for probe in probes_of(load_manifest(folder), folder):
+        say(f"evidence: {probe.summary}")
     waiting = (state for state in states if state.order is not None)
     return LEFT if any(state.status in {"clean", "conflict"} for state in waiting) else DONE
 
@@ -229,7 +235,7 @@ def series_apply_command(
     checkout: str | None, series: Path | None, *, installed: bool, allow_dirty: bool
 ) -> int:
     """Carry out ``series apply`` and return the exit status."""
-    tree = _resolve(checkout, installed, mend=True)
+    tree = resolve_tree(checkout, installed, mend=True)
     if not tree.writable:
         raise UserError(f"{tree.origin} lies in the cache and is not changed; name a checkout.")
     folder = _folder(tree, series)

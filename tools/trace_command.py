@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from normport.tools.errors import UserError
-from normport.tools.options import OutputFormat
+from normport.tools.options import ReportFormat
 from normport.tools.terminal import note, say
 from normport.tools.trace import Counts, count
 
 
-def trace_command(files: Sequence[Path], output_format: OutputFormat) -> int:
+def trace_command(files: Sequence[Path], output_format: ReportFormat) -> int:
     """Carry out ``trace`` and return the exit status.
 
-    Raises UserError for more than two files, another format than text and JSON, and where a trace
-    cannot be counted or two count unlike things.
+    Raises UserError for more than two files, and where a trace cannot be counted or two count
+    unlike things.
     """
-    if output_format not in (OutputFormat.text, OutputFormat.json):
-        raise UserError(f"trace prints text or json, not {output_format.value}.")
     if len(files) > 2:
         raise UserError("trace takes one file, or two: before and after.")
     counts = [count(file) for file in files]
@@ -28,7 +26,7 @@ def trace_command(files: Sequence[Path], output_format: OutputFormat) -> int:
             f"{counts[0].file} counts {counts[0].what}, {counts[1].file} {counts[1].what}: record "
             "both on the same device."
         )
-    if output_format is OutputFormat.json:
+    if output_format is ReportFormat.json:
         say(json.dumps({"schema": 1, "traces": [found.to_json() for found in counts]}, indent=2))
         return 0
     _table(counts)

@@ -80,6 +80,8 @@ RULES = (
                     ("self.pre_norm)\n        return", "self.pre_norm\n        )\n        return"),
                 ).before,
             ),
+            Example(changed(_LAYER, (_SUM, "x = torch.add(residual, x)")).before, _CONVERTED),
+            Example(changed(_LAYER, (_SUM, "x = residual.add(x)")).before, _CONVERTED),
             Example(
                 changed(
                     _LAYER,
@@ -105,6 +107,7 @@ RULES = (
         changed(_LAYER, (_SUM, "x = residual + x * self.scale")),
         changed(_LAYER, ("residual = x\n", "x = x * self.scale\n")),
         changed(_LAYER, (_SUM, "x += residual")),
+        changed(_LAYER, (_SUM, "x = torch.add(residual, x, alpha=self.scale)")),
     ),
     _refusal(
         "NP503",
@@ -132,7 +135,10 @@ RULES = (
         "NP505",
         "other code stands between the norms, or uses what would no longer be there",
         "The three steps become one statement, so nothing may run between them, none may depend "
-        "on a branch, and the first norm's result must not be read by anything but the sum.",
+        "on a branch, and the first norm's result must not be read by anything but the sum. A sum "
+        "that is written into a tensor (`add_`, `out=`) changes what others hold.",
+        changed(_LAYER, (_SUM, "x = residual.add_(x)")),
+        changed(_LAYER, (_SUM, "torch.add(residual, x, out=residual)")),
         changed(_LAYER, (_SUM, "print(x.shape)\n        " + _SUM)),
         changed(_LAYER, ("        " + _SUM, "        y = x\n        x = residual + x")),
         changed(

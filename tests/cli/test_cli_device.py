@@ -57,7 +57,7 @@ def test_a_trace_without_decode_steps_is_not_counted(folder: Path, normport: Com
         (["--model", "m", "--engine-args", "[]"], "no JSON object"),
         (["--base-url", "http://127.0.0.1:9"], "does not list its models"),
         (["--base-url", "http://127.0.0.1:9", "--out", "no/file"], "no is no folder"),
-        (["--model", "m", "--output-format", "sarif"], "prints text or json"),
+        (["--model", "m", "--output-format", "sarif"], "'sarif' is not one of"),
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence(

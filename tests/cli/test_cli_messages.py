@@ -163,3 +163,39 @@ def test_a_stdout_that_takes_nothing_is_named(folder: Path, arguments: list[str]
         "error: The standard output cannot be written (No space left on device); send it "
         "elsewhere.\n"
     )
+
+
+@pytest.mark.parametrize(
+    "typed", ["./nowhere", "no//where", "nowhere/", "./no/../where", "~/nowhere"]
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("scan", "PATH"),
+        ("rewrite", "PATH"),
+        ("series", "status", "PATH"),
+        ("series", "evidence", "PATH", "probe.json"),
+        ("review", "PATH", "--html", "page.html"),
+        ("trace", "PATH"),
+        ("doctor", "--wheel", "PATH"),
+        ("decode-latency", "--model", "m", "--out", "PATH/no/file"),
+        ("route", "--tp", "2", "--model-config", "PATH"),
+        ("gsm8k", "compare", "PATH", "b.json"),
+        ("ab-report", "--out", "out", "--from-table", "PATH"),
+    ],
+    ids=lambda command: " ".join(command[:2]) if isinstance(command, tuple) else None,
+)
+def test_a_path_is_shown_as_it_was_typed(
+    folder: Path, normport: Command, command: tuple[str, ...], typed: str
+) -> None:
+    result = normport(*(part.replace("PATH", typed) for part in command))
+    assert result.status == 2
+    shown = next(part.replace("PATH", typed) for part in command if "PATH" in part)
+    assert shown in result.err
+
+
+@pytest.mark.parametrize(
+    "command", [("doctor", "--wheel", ""), ("probe", "--out", ""), ("decode-latency", "--out", "")]
+)
+def test_an_empty_path_is_no_folder(normport: Command, command: tuple[str, ...]) -> None:
+    assert normport(*command).error == "An empty path was given: name a file or a folder."

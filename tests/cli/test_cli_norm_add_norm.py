@@ -19,6 +19,7 @@ pytestmark = pytest.mark.release
 PATCHES = Path(__file__).parents[2] / "patches"
 MODELS = "vllm/model_executor/models"
 CONVERTED = {
+    "0.28.0": {"muse_glimmer", "gemma4", "gemma4_mtp"},
     "0.29.0": {"muse_glimmer", "gemma4", "gemma4_mtp"},
     "0.32.0": {"muse_glimmer", "gemma4", "gemma4_mtp", "embedding_gemma2"},
 }

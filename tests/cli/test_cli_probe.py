@@ -39,6 +39,56 @@ def test_a_wrong_kernel_and_one_that_raises_are_told() -> None:
     assert found.ratio == {}
 
 
+def in_place(aliasing: bool) -> probe.Subject:
+    def kernel(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> object:
+        wanted = probe._native(x, residual, weight)
+        if aliasing:
+            x.copy_(wanted[0])
+            residual.copy_(wanted[1])
+            return x, residual
+        return wanted
+
+    return probe.Subject("fused", kernel, probe._native, residual=True, in_place=True)
+
+
+@pytest.mark.parametrize("aliasing", [True, False])
+def test_a_kernel_that_does_not_work_in_place_is_told(aliasing: bool) -> None:
+    found = probe.look_at(in_place(aliasing), "cpu", timed=False)
+    assert found.aliases is aliasing
+    assert found.keeps_inputs is None
+
+
+def test_a_kernel_that_changes_its_input_is_told() -> None:
+    def kernel(x: torch.Tensor, residual: None, weight: torch.Tensor) -> object:
+        wanted = probe._native(x, None, weight)
+        if x.dtype is torch.bfloat16:
+            weight.zero_()
+        return wanted
+
+    found = probe.look_at(probe.Subject("careless", kernel, probe._native), "cpu", timed=False)
+    assert found.keeps_inputs is False
+    assert found.aliases is None
+
+
+def test_a_musa_provider_is_run_past_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "musa", object(), raising=False)
+    subjects = {subject.name: subject for subject in probe.subjects("musa")}
+    ran = [name for name, subject in subjects.items() if subject.against is None]
+    assert ran == ["rms_norm: musa", "rms_norm, weightless: musa", "rms_norm, Gemma: musa"]
+    for name in ran:
+        found = probe.look_at(subjects[name], "cpu", timed=False)
+        assert all(value == 0 for case in found.cases.values() for value in case.values()), name
+
+
+@pytest.mark.parametrize(("out", "said"), [("no/file", "no is no folder"), (".", "is a folder")])
+def test_where_the_record_cannot_go_is_said_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str, said: str
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: object())
+    assert run(["probe", "--out", out]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_without_vllm_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

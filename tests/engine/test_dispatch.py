@@ -6,6 +6,7 @@ the MUSA are simulated (``tests/simulated``), vLLM's layers, IR and configuratio
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -15,7 +16,10 @@ from typing import Any
 
 import pytest
 import torch
-from engine_trees import TIMEOUT_S
+from engine_trees import TIMEOUT_S, VERSION
+
+from normport.kernels.schemas import XPU_SCHEMAS
+from normport.tools.probe_record import read_probe
 
 pytestmark = pytest.mark.engine
 
@@ -89,9 +93,23 @@ def test_what_the_matrix_does_not_vary() -> None:
     assert len(results) == 12
 
 
+@functools.cache
+def reports(platform: str) -> dict[str, Any]:
+    """What doctor and, where there is a device to look at, probe say as JSON."""
+    script = """
+import sys
+from normport.tools.cli import run
+for command in sys.argv[1:]:
+    assert run([command, "--output-format", "json"]) == 0
+    print("\\0")
+"""
+    commands = ["doctor"] if platform == "cpu" else ["doctor", "probe"]
+    told = run_python(platform, "-c", script, *commands).split("\0\n")
+    return {name: json.loads(text) for name, text in zip(commands, told, strict=False)}
+
+
 def doctor(platform: str) -> dict[str, Any]:
-    script = "from normport.tools.cli import main; main(['doctor', '--output-format', 'json'])"
-    report: dict[str, Any] = json.loads(run_python(platform, "-c", script))
+    report: dict[str, Any] = reports(platform)["doctor"]
     return report
 
 
@@ -132,6 +150,43 @@ def test_doctor_on_musa_and_cpu() -> None:
     cpu = doctor("cpu")
     assert cpu["plugin"] == {"plug-in": "nothing to do on this platform"}
     assert set(paths(cpu).values()) == {"native"}
+
+
+@pytest.mark.parametrize("platform", ["xpu", "musa"])
+def test_a_probe_of_a_simulation_says_that_it_is_one(platform: str) -> None:
+    report = reports(platform)["probe"]
+    probe = read_probe(report)
+    assert probe.simulated
+    assert probe.standing == (
+        "a SIMULATION, which says nothing of the hardware (NORMPORT_SIMULATE is set)"
+    )
+    assert (probe.platform, probe.device, probe.vllm) == (platform, None, VERSION)
+    assert all(found.ratio == {} for found in probe.kernels.values())
+
+
+def test_the_probe_finds_what_the_stand_ins_of_xpu_kernels_do() -> None:
+    kernels = read_probe(reports("xpu")["probe"]).kernels
+    assert set(kernels) == {*XPU_SCHEMAS, "rms_norm, weightless"}
+    for name, found in kernels.items():
+        fused = name.startswith("fused")
+        assert found.worst is not None
+        assert found.worst <= (2 if fused else 0)
+        assert (found.aliases, found.keeps_inputs) == ((True, None) if fused else (None, True))
+        assert found.cases["0 x 128"]["float16"] == "raised: an empty grid was submitted"
+        # The fused ones step by stride(-2) and would leave their tensor here.
+        assert str(found.cases["(N, 1, D)"]["float32"]).startswith("not run") is fused
+        assert isinstance(found.cases["last stride 2"]["bfloat16"], int)
+
+
+def test_the_probe_looks_at_every_provider_on_musa() -> None:
+    kernels = read_probe(reports("musa")["probe"]).kernels
+    ran = {name for name, found in kernels.items() if found.not_called_because is None}
+    assert ran == {"rms_norm: musa", "rms_norm, weightless: musa", "rms_norm, Gemma: musa"}
+    assert all(len(kernels[name].cases) == 12 for name in ran)
+    assert all(kernels[name].keeps_inputs for name in ran)
+    missing = "its package does not register the op"
+    assert kernels["fused_add_rms_norm: musa"].not_called_because == missing
+    assert kernels["rms_norm: triton"].not_called_because
 
 
 def test_a_musa_class_registered_by_others_stays() -> None:

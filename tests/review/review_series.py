@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from probe_records import simulation
+
 from normport.tools.series import write_series
 from normport.tools.tree import FileChange, Patch, SourceTree
 
@@ -118,6 +120,7 @@ def hostile_series(folder: Path) -> Path:
         "evil-standard-norms": [evidence()],
         "left": [refusal(), refusal(code="NP401", norm=HOSTILE), refusal(code="NP999")],
         "bound": f"2 ulp {HOSTILE}",
+        "probes": [simulation(HOSTILE)],
     }
     out = folder / "series"
     write_series(out, tree, [patch], [], proof)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from probe_records import measured, simulation
 from review_series import COMMITTED, HOSTILE, MODEL, Page, Run, hostile_series, read, result
 
 from normport.tools.manifest import load
@@ -310,3 +311,35 @@ def test_a_series_without_norms_or_evidence(tmp_path: Path, normport: Run, no_ca
     assert "No norm is converted." in text
     assert "a release that is not told, whose dispatch normport does not know" in text
     assert "Made from sources that are in no commit." in text
+
+
+def test_a_probe_is_shown_with_what_it_is_evidence_of(
+    normport: Run, no_cache: None, tmp_path: Path
+) -> None:
+    series = hostile_series(tmp_path)
+    page = tmp_path / "page.html"
+    for content, there, not_there in (
+        (simulation(), "xpu: SIMULATION", "measured on"),
+        (measured(), "measured on Data Center GPU, 2026-11-30", "which says nothing of"),
+    ):
+        (tmp_path / "probe.json").write_text(json.dumps(content))
+        assert normport("series", "evidence", series, tmp_path / "probe.json")[0] == 0
+        assert normport("review", series, "--html", page)[0] == 0
+        text = read(page).text
+        assert there in text
+        assert not_there not in text
+        assert "gemma_rms_norm at most 3 ulp on dense rows" in " ".join(text.split())
+        assert "not called: it is registered with another schema" in text
+    assert "1.75 [1.50, 2.00]" in text
+
+
+def test_a_probe_that_was_made_to_say_otherwise_is_an_error(
+    normport: Run, no_cache: None, tmp_path: Path
+) -> None:
+    series = hostile_series(tmp_path)
+    manifest = series / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"simulated": true', '"simulated": false'))
+    status, out, err = normport("review", series, "--html", tmp_path / "page.html")
+    assert (status, out) == (2, "")
+    assert "holds evidence of a device that normport did not write" in err
+    assert not (tmp_path / "page.html").exists()

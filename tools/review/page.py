@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 import textwrap
 from collections import Counter
@@ -20,12 +21,14 @@ from normport.codemods.registry import all_rules
 from normport.tools.errors import UserError
 from normport.tools.mailbox import diff_of
 from normport.tools.manifest import NAME, Manifest, PatchEntry, load
+from normport.tools.probe_record import DTYPES, Probe
 from normport.tools.review.diffs import FileDiff, read_diff
 from normport.tools.review.dispatch import SANDWICH, Converted, Dispatch, dispatch_table
 from normport.tools.review.histogram import histogram
 from normport.tools.review.releases import OnRelease
 from normport.tools.review.sites import Site, read_site
 from normport.tools.review.text import shown
+from normport.tools.series_evidence import probes_of
 from normport.tools.transaction import digest
 
 VERDICTS = {
@@ -95,6 +98,7 @@ class Review:
     releases: tuple[OnRelease, ...]
     refusals: tuple[Refusals, ...]
     commands: tuple[tuple[str, str], ...]
+    probes: tuple[Probe, ...] = ()
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -153,7 +157,7 @@ def read_review(series: Path, on: Sequence[OnRelease]) -> Review:
     ]
     folder = _folder(series)
     return Review(
-        str(series),
+        os.fspath(series),
         manifest,
         patches,
         optional,
@@ -165,6 +169,7 @@ def read_review(series: Path, on: Sequence[OnRelease]) -> Review:
             ("Apply all, no commits", f"normport series apply CHECKOUT --series {folder}"),
             ("Try without applying", f"normport series status CHECKOUT --series {folder}"),
         ),
+        tuple(probes_of(manifest, series)),
     )
 
 
@@ -183,7 +188,7 @@ def render(review: Review) -> bytes:
         finalize=lambda value: shown(value) if type(value) is str else value,
     )
     environment.filters |= {"number": _number, "share": _share, "code": _inline_code}
-    environment.globals |= {"verdicts": VERDICTS, "histogram": histogram}
+    environment.globals |= {"verdicts": VERDICTS, "histogram": histogram, "dtypes": DTYPES}
     page = environment.get_template("review.html.j2").render(
         review=review,
         counts=review.counts(),
@@ -225,7 +230,9 @@ def _patch(series: Path, entry: PatchEntry, earlier: Mapping[str, FileDiff | Non
 
 def _folder(series: Path) -> str:
     """The series as a command in any folder names it (``git -C`` goes elsewhere first)."""
-    return quote(str(series)) if series.is_absolute() else f'"$PWD"/{quote(str(series))}'
+    return (
+        quote(os.fspath(series)) if series.is_absolute() else f'"$PWD"/{quote(os.fspath(series))}'
+    )
 
 
 def _refusals(left: Sequence[Site]) -> list[Refusals]:

@@ -1,0 +1,77 @@
+"""``normport sandwich``: norm-add-norm in a checkout itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_sources import UNPROVEN, Command, commit_all, git
+
+from normport.codemods.rules.np500_sandwich import RULES
+from normport.tools.norm_add_norm import LAYER, layer_source
+
+MODELS = "vllm/model_executor/models"
+BEFORE, AFTER = RULES[0].examples[0].before, RULES[0].examples[0].after
+LEFT = BEFORE.replace("x = residual + x", "x = residual.add_(x)")
+
+
+@pytest.fixture
+def checkout(folder: Path) -> Path:
+    top = folder / "checkout"
+    for path, text in {
+        "vllm/__init__.py": "",
+        "vllm/model_executor/layers/layernorm.py": "class GemmaRMSNorm: ...\n",
+        f"{MODELS}/made.py": BEFORE,
+        f"{MODELS}/left.py": LEFT,
+    }.items():
+        (top / path).parent.mkdir(parents=True, exist_ok=True)
+        (top / path).write_text(text)
+    commit_all(top)
+    return top
+
+
+def test_every_sum_is_reported(normport: Command, checkout: Path) -> None:
+    result = normport("sandwich", "checkout", *UNPROVEN)
+    assert result.status == 1
+    left, made = result.out.splitlines()
+    assert left.startswith(f"{MODELS}/left.py:15:13: NP505 Layer.forward: residual.add_ writes")
+    assert made == (
+        f"{MODELS}/made.py:15:13: NP501 Layer.forward: x, residual = self.norm_add_norm(x, "
+        "residual, self.post_norm, self.pre_norm)"
+    )
+    assert "1 can be made one layer call with the next norm, 1 left" in result.err
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_the_diff_applies_and_write_makes_it(normport: Command, checkout: Path) -> None:
+    diff = normport("sandwich", "checkout", *UNPROVEN, "--diff")
+    assert diff.status == 1
+    git(checkout, "apply", "--check", stdin=diff.out)
+    written = normport("sandwich", "checkout", *UNPROVEN, "--write")
+    assert written.status == 0
+    assert (checkout / MODELS / "made.py").read_text() == AFTER
+    assert (checkout / MODELS / "left.py").read_text() == LEFT
+    assert (checkout / LAYER).read_bytes() == layer_source()
+    again = normport("sandwich", "checkout", *UNPROVEN, "--write")
+    assert again.status == 0
+    assert "0 made one layer call" in again.err
+
+
+def test_without_a_proof_nothing_is_made(normport: Command, checkout: Path) -> None:
+    result = normport("sandwich", "checkout", "--no-proof", "--write")
+    assert result.status == 0
+    assert "Nothing was run (--no-proof)" in result.out
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_only_and_uncommitted_changes(normport: Command, checkout: Path) -> None:
+    assert normport("sandwich", "checkout", *UNPROVEN, "--only", "left").status == 0
+    assert "no model file of that name" in normport("sandwich", "checkout", "--only", "no").err
+    assert "exclude each other" in normport("sandwich", "checkout", "--diff", "--write").error
+    made = checkout / MODELS / "made.py"
+    made.write_text(f"{BEFORE}# mine\n")
+    dirty = normport("sandwich", "checkout", *UNPROVEN, "--write")
+    assert dirty.status == 2
+    assert "uncommitted changes" in dirty.err
+    assert made.read_text() == f"{BEFORE}# mine\n"
+    assert not (checkout / LAYER).exists()
