@@ -11,9 +11,9 @@ from pathlib import Path
 from normport.tools.config import Config, config_for
 from normport.tools.discover import PythonFile, discover
 from normport.tools.findings import FileError
+from normport.tools.plural import many
 from normport.tools.selection import Selection
 from normport.tools.standard_input import read_stdin
-from normport.tools.summary import many
 
 
 @dataclass(frozen=True)
