@@ -14,6 +14,7 @@ from pathlib import Path
 from fuzz.commands import Done, FaultError, normport, normport_process
 from fuzz.mutations import mutate
 from normport.codemods.analyze import find_sites, may_hold_norm
+from normport.codemods.depth import with_deep_stack
 
 SECONDS = 120
 """What a run may take at most: a tenth of that would be suspicious, but other work goes on."""
@@ -150,10 +151,14 @@ def _check_diff(path: Path, done: Done) -> None:
 
 
 def parses(data: bytes) -> bool:
+    """Whether the text is Python's; how deep it may nest is left to who reads it, as far as there
+    is room."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            compile(data, "before", "exec", dont_inherit=True, flags=_ONLY_AST)
+            with_deep_stack(
+                lambda: compile(data, "before", "exec", dont_inherit=True, flags=_ONLY_AST)
+            )
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return False
     return True
