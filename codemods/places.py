@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from weakref import ref
 
 from normport.codemods.hints import LENGTHS, MEANS, Hint
 from normport.codemods.module_info import ModuleInfo
@@ -43,17 +44,24 @@ Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(eq=False)
 class Place:
-    """A function or class. outer: the place in whose body it stands, None for the file.
+    """A function or class.
 
+    around: the place in whose body it stands, None for the file. Held weakly: a circle of places
+        would keep the file's whole tree in memory, and a scan collects no circles.
     conditional: it stands below an ``if``, ``try``, ``with`` or loop.
     direct: a line of its own, outside of what is nested in it, may take a root.
     """
 
     node: Node
-    outer: Place | None
+    around: ref[Place] | None
     conditional: bool
     direct: bool = False
     inner: list[Place] = field(default_factory=list)
+
+    @property
+    def outer(self) -> Place | None:
+        """The place in whose body it stands, None for the file."""
+        return None if self.around is None else self.around()
 
     @property
     def is_class(self) -> bool:
@@ -62,7 +70,8 @@ class Place:
     @property
     def owner(self) -> Place | None:
         """The class whose method it is."""
-        return self.outer if self.outer is not None and self.outer.is_class else None
+        outer = self.outer
+        return outer if outer is not None and outer.is_class else None
 
     @property
     def name(self) -> str:
@@ -101,7 +110,7 @@ class Places:
     def _collect(self, body: list[ast.stmt], outer: Place | None, conditional: bool) -> None:
         for statement in body:
             if isinstance(statement, Node):
-                place = Place(statement, outer, conditional)
+                place = Place(statement, None if outer is None else ref(outer), conditional)
                 self.all.append(place)
                 if outer is not None:
                     outer.inner.append(place)
