@@ -23,7 +23,6 @@ LENGTHS = {
 MEANS = {
     "mean": r"mean(?:(?<=\bmean)|(?<=nanmean))\s*\(",
     "sum": r"sum(?:(?<=\bsum)|(?<=nansum)|(?<=einsum))\s*\(",
-    "rms": RMS_NORM,
     "vecdot": "",
     **LENGTHS,
 }

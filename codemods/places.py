@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from weakref import ref
 
-from normport.codemods.hints import LENGTHS, MEANS, Hint
+from normport.codemods.hints import LENGTHS, MEANS, RMS_NORM, Hint
 from normport.codemods.module_info import ModuleInfo
 
 # Each begins with plain characters, and one after the other they are found faster than as one.
@@ -28,6 +28,7 @@ _LENGTH = re.compile(rb"(?:\.norm|vector_norm|normalize)\s*\(")
 _MEAN = Hint(
     {
         **MEANS,
+        "rms": RMS_NORM,
         "mean": r"mean(?:(?<=\bmean)|(?<=nanmean))\b",
         "sum": r"sum(?:(?<=\bsum)|(?<=nansum)|(?<=einsum))\b",
         "square": "",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from email.header import Header
 
 from normport.tools.diffs import git_diff, line_counts
+from normport.tools.plural import many
 from normport.tools.tree import FileChange, Patch
 
 # git's own constant date in the separator, a hash of no commit, and an author who is no person:
@@ -116,11 +117,11 @@ def _diffstat(changes: Iterable[FileChange]) -> str:
         total = added + removed
         lines.append(f" {path:<{name_width}} | {total:>{number_width}} {graph}".rstrip())
     added, removed = (sum(count[side] for count in counts.values()) for side in (0, 1))
-    summary = f" {_plural(len(counts), 'file')} changed"
+    summary = f" {many(len(counts), 'file')} changed"
     if added or not removed:
-        summary += f", {_plural(added, 'insertion')}(+)"
+        summary += f", {many(added, 'insertion')}(+)"
     if removed or not added:
-        summary += f", {_plural(removed, 'deletion')}(-)"
+        summary += f", {many(removed, 'deletion')}(-)"
     created = [f" create mode 100644 {c.path}" for c in real if c.before is None]
     return "\n".join([*lines, summary, *created]) + "\n"
 
@@ -129,7 +130,3 @@ def _scaled(count: int, most: int, room: int) -> int:
     if most <= room or count == 0:
         return count
     return max(1, count * room // most)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
