@@ -8,21 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from normport.codemods.model import RefusedEdit, Site
-from normport.tools.discover import PythonFile
 from normport.tools.neighbours import Neighbours, neighbourhood
 from normport.tools.outside import Target, find_uses, unless_read
 from normport.tools.parallel import Workers
 from normport.tools.sharing import (
     unless_called,
 )
-from normport.tools.source_file import SourceFile, decide
+from normport.tools.source_file import SourceFile, decided
 
 _PRIVATE = re.compile(rb"\b(?:class|def)[\s\\]+(_(?!_)\w*)")
 
 
 def note_outside_uses(
     sources: Sequence[SourceFile],
-    files: Sequence[PythonFile],
     workers: Workers,
     listed: Neighbours,
 ) -> None:
@@ -33,9 +31,11 @@ def note_outside_uses(
     for source, target in zip(convertible, workers.map(_target, convertible), strict=True):
         around.setdefault(neighbourhood(target.path), []).append((source, target))
     for (folder, deep), members in around.items():
-        roots = {source.file.root for source, _ in members}
-        given = (file.path.resolve() for file in files if not deep and file.root in roots)
-        neighbours = sorted({*listed.files(folder, deep), *given}, key=lambda path: path.parts)
+        neighbours = listed.files(folder, deep)
+        if not deep:
+            roots = {source.file.root for source, _ in members}
+            given = (path for path, file in listed.given.items() if file.root in roots)
+            neighbours = sorted({*neighbours, *given})
         found = find_uses([target for _, target in members], neighbours, workers)
         for source, target in members:
             uses, before = found[target.path], source.sites
@@ -43,7 +43,7 @@ def note_outside_uses(
             names = frozenset(uses.names - followed)
             source.options = replace(source.options, outside_uses=names)
             if names & {site.norm for site in source.sites}:
-                decide(source)
+                source.sites = decided(source)
             tops = (source.file.root, folder)
             source.sites = tuple(
                 unless_called(unless_read(site, uses, tops), target, neighbours, tops)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
-from normport.tools.discover import discover, enclosing_tree, is_skipped
+from normport.tools.discover import PythonFile, discover, enclosing_tree, is_skipped
 from normport.tools.git import work_tree_top
 
 
@@ -34,16 +35,46 @@ def neighbourhood(path: Path) -> tuple[Path, bool]:
 
 
 class Neighbours:
-    """The Python files of neighbourhoods as ``neighbourhood`` gives them, each listed once."""
+    """The Python files of neighbourhoods as ``neighbourhood`` gives them, each listed once.
 
-    def __init__(self) -> None:
+    looked_at: the files that are looked at themselves.
+    """
+
+    def __init__(self, looked_at: Sequence[PythonFile]) -> None:
+        self._looked_at = looked_at
         self._listed: dict[tuple[Path, bool], Sequence[Path]] = {}
 
+    @cached_property
+    def given(self) -> Mapping[Path, PythonFile]:
+        """The files that are looked at, by their paths with all links resolved."""
+        return _resolved(self._looked_at)
+
+    def prepare(self) -> None:
+        """Do ahead what many files make long: what is nearly always asked for later."""
+        for path in {file.root: path for path, file in self.given.items()}.values():
+            self.files(*neighbourhood(path))
+
     def files(self, folder: Path, deep: bool) -> Sequence[Path]:
-        """The files of one neighbourhood."""
+        """The files of one neighbourhood, in order."""
         if (folder, deep) not in self._listed:
-            self._listed[folder, deep] = _files_around(folder, deep)
+            self._listed[folder, deep] = sorted(_files_around(folder, deep))
         return self._listed[folder, deep]
+
+
+def _resolved(files: Sequence[PythonFile]) -> dict[Path, PythonFile]:
+    """The files by their paths with all links resolved: folder by folder, since most share one
+    and a file that was found below a folder is no link itself."""
+    folders: dict[Path, Path] = {}
+    found: dict[Path, PythonFile] = {}
+    for file in files:
+        if file.named:
+            found[file.path.resolve()] = file
+            continue
+        parent = file.path.parent
+        if parent not in folders:
+            folders[parent] = parent.resolve()
+        found[folders[parent] / file.path.name] = file
+    return found
 
 
 def _files_around(folder: Path, deep: bool) -> Sequence[Path]:

@@ -91,11 +91,14 @@ class Workers:
         function: Callable[[T], R],
         items: Sequence[T],
         done: Callable[[int], object] = lambda _: None,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> list[R]:
         """What ``function`` returns for each item, in order of the items.
 
         function, items, results: of kinds that can be pickled, where workers may be running.
         done: called with the number of items that are done.
+        meanwhile: called once, while workers are busy, if there are any: what this process can
+            do ahead.
         Raises what ``function`` raises, and UserError when a worker was ended from outside.
         """
         if not self._workers:
@@ -108,13 +111,17 @@ class Workers:
         number = min(len(items), _CHUNKS * len(self._workers))
         chunks = [range(first, len(items), number) for first in range(number)]
         found: dict[int, R] = {}
-        for chunk, part in self._share(chunks, function, items):
+        for chunk, part in self._share(chunks, function, items, meanwhile):
             found.update(zip(chunk, part, strict=True))
             done(len(found))
         return [found[index] for index in range(len(items))]
 
     def _share(
-        self, chunks: Sequence[range], function: Callable[[T], R], items: Sequence[T]
+        self,
+        chunks: Sequence[range],
+        function: Callable[[T], R],
+        items: Sequence[T],
+        meanwhile: Callable[[], object],
     ) -> Iterator[tuple[range, list[R]]]:
         """Each chunk with its results, as they come."""
         from multiprocessing.connection import wait
@@ -130,6 +137,7 @@ class Workers:
 
         for process, connection in self._workers[: len(waiting)]:
             hand_out(process, connection)
+        meanwhile()
         while busy:
             for ready in wait(list(busy)):
                 connection = cast("Connection[Any, Any]", ready)

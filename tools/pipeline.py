@@ -26,7 +26,7 @@ from normport.tools.sharing import (
     refuse_incomplete,
     share,
 )
-from normport.tools.source_file import SourceFile, all_edits, decide, look
+from normport.tools.source_file import SourceFile, all_edits, decided, look
 from normport.tools.tree import SourceTree
 
 Progress = Callable[[str, int, int], None]
@@ -85,25 +85,25 @@ def analyse(
 ) -> Analysis:
     """Find the sites of ``files``; nothing is run and nothing is edited yet."""
     options = Options(unsafe=settings.unsafe, dims=dict(settings.dims))
+    listed = Neighbours(files)
     settings.workers.start(len(files))  # before anything is shown: that may start a thread
     looked = settings.workers.map(
         partial(look, options=options, edits=not settings.proof),
         files,
         lambda done: settings.progress("looking for norms", done, len(files)),
+        listed.prepare,
     )
     sources = [found for found in looked if isinstance(found, SourceFile)]
     failed = [found for found in looked if isinstance(found, FileError)]
-    listed = Neighbours()
-    note_outside_uses(sources, files, settings.workers, listed)
+    note_outside_uses(sources, settings.workers, listed)
     joined = share(
         sources,
-        files,
         listed,
         settings.workers,
         lambda file, data, options: SourceFile(file, data, (), options),
-        decide,
+        decided,
     )
-    note_outside_uses(joined, files, settings.workers, listed)
+    note_outside_uses(joined, settings.workers, listed)
     order = {file: number for number, file in enumerate(files)}
     sources = sorted({id(s): s for s in (*sources, *joined)}.values(), key=lambda s: order[s.file])
     refuse_incomplete(sources)

@@ -36,18 +36,16 @@ S = TypeVar("S", bound=Source)
 
 def share(
     sources: Sequence[S],
-    files: Sequence[PythonFile],
     listed: Neighbours,
     workers: Workers,
     make: Callable[[PythonFile, bytes, Options], S],
-    decide: Callable[[S], None],
+    decided: Callable[[S], tuple[Site, ...]],
 ) -> list[S]:
     """Decide again about the classes that other files construct, with these files.
 
-    make: a source without sites. decide: finds its sites by its options.
+    make: a source without sites. decided: its sites by its options.
     Returns the files that were decided about again, some of which may not be in ``sources``.
     """
-    given = _resolved(files)
     shared = {source.file: _constructed_elsewhere(source) for source in sources}
     names = frozenset(name for found in shared.values() for name in found)
     only = {source.file: defined_only(source.data, source.sites) for source in sources}
@@ -56,7 +54,7 @@ def share(
         for source in sources
         for name in only[source.file]
     )
-    neighbours = _Users(given, listed, workers, names, pairs)
+    neighbours = _Users(listed, workers, names, pairs)
     known = {source.file.path.resolve(): source for source in sources}
     changed: dict[Path, S] = {}
     for source in sources:
@@ -76,19 +74,20 @@ def share(
             for user in users:
                 other = known.get(user.path)
                 if other is None:
-                    other = make(given[user.path], user.source, _plain(source.options))
+                    other = make(listed.given[user.path], user.source, _plain(source.options))
                     known[user.path] = other
                 _include(other, foreign={user.local: Foreign(source.data, name, word)})
                 changed[user.path] = other
-    for source in changed.values():
-        decide(source)
+    again = list(changed.values())
+    for source, sites in zip(again, workers.map(decided, again), strict=True):
+        source.sites = sites
     for source in sources:
         names_here = set(only[source.file]) & set(defined_only(source.data, source.sites))
         source.sites = tuple(
             neighbours.placed(source, site) if site.norm in names_here else site
             for site in source.sites
         )
-    return list(changed.values())
+    return again
 
 
 def _constructed_elsewhere(source: Source) -> list[str]:
@@ -124,14 +123,12 @@ class _Users:
 
     def __init__(
         self,
-        given: Mapping[Path, PythonFile],
         listed: Neighbours,
         workers: Workers,
         names: Collection[str],
         pairs: Collection[tuple[str, str]] = (),
     ) -> None:
         self.pairs = pairs
-        self.given = given
         self.listed = listed
         self.workers = workers
         self.names = names
@@ -142,7 +139,7 @@ class _Users:
         roots = (file.root, neighbourhood(definition.path)[0])
         found = importers(definition, self._around(definition), roots)
         for user in found:
-            if user.path not in self.given:
+            if user.path not in self.listed.given:
                 where = shown(user.path, roots)
                 why = f"{where} constructs it too and is not looked at; name that file as well"
                 raise NotFollowedError(why)
@@ -152,7 +149,9 @@ class _Users:
         """What the files around the one that defines the class hold, of those that may use it."""
         folder, deep = neighbourhood(definition.path)
         if (folder, deep) not in self._read:
-            paths = sorted({*self.listed.files(folder, deep), *(() if deep else self.given)})
+            paths = self.listed.files(folder, deep)
+            if not deep:
+                paths = sorted({*paths, *self.listed.given})
             read = self.workers.map(partial(_naming, names=self.names, pairs=self.pairs), paths)
             naming = zip(paths, read, strict=True)
             self._read[folder, deep] = {path: data for path, data in naming if data is not None}
@@ -163,22 +162,6 @@ class _Users:
         definition = Definition(source.file.path.resolve(), source.data, site.norm)
         roots = (source.file.root, neighbourhood(definition.path)[0])
         return with_places(site, definition, self._around(definition), roots)
-
-
-def _resolved(files: Sequence[PythonFile]) -> dict[Path, PythonFile]:
-    """The files by their paths with all links resolved: folder by folder, since most share one
-    and a file that was found below a folder is no link itself."""
-    folders: dict[Path, Path] = {}
-    found: dict[Path, PythonFile] = {}
-    for file in files:
-        if file.named:
-            found[file.path.resolve()] = file
-            continue
-        parent = file.path.parent
-        if parent not in folders:
-            folders[parent] = parent.resolve()
-        found[folders[parent] / file.path.name] = file
-    return found
 
 
 def _naming(path: Path, names: Collection[str], pairs: Collection[tuple[str, str]]) -> bytes | None:

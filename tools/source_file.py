@@ -44,17 +44,17 @@ def look(file: PythonFile, options: Options, edits: bool) -> SourceFile | FileEr
     edits: lay them out too, as though no other file used anything of it: that is what takes
         longest, and here there is other work to share beside it.
     """
-    shown = shown_path(file.path, file.root)
     try:
         data = file.read()
     except OSError as error:
+        shown = shown_path(file.path, file.root)
         message = f"{shown} cannot be read ({error.strerror}); check its permissions."
         return FileError(file.relative, message)
     commented = may_hold_comment(data)  # a comment that no norm has is unused
     if not file.named and not may_hold_norm(data):
         return SourceFile(file, data, (), options) if commented else None
     try:
-        sites = _sites(data, shown, options)
+        sites = _sites(file, data, options)
     except _UnreadableError as error:
         return FileError(file.relative, str(error))
     source = SourceFile(file, data, sites, options)
@@ -63,13 +63,13 @@ def look(file: PythonFile, options: Options, edits: bool) -> SourceFile | FileEr
     return source if sites or commented else None
 
 
-def decide(source: SourceFile) -> None:
-    """Find the sites of a file that was found before, by its options as they are now."""
-    shown = shown_path(source.file.path, source.file.root)
-    source.sites = _sites(source.data, shown, source.options)
+def decided(source: SourceFile) -> tuple[Site, ...]:
+    """The sites of a file that was found before, by its options as they are now."""
+    return _sites(source.file, source.data, source.options)
 
 
-def _sites(data: bytes, shown: str, options: Options) -> tuple[Site, ...]:
+def _sites(file: PythonFile, data: bytes, options: Options) -> tuple[Site, ...]:
+    shown = shown_path(file.path, file.root)
     try:
         text = source_text(data)
         try:
