@@ -42,12 +42,15 @@ _ROOT_HINT = Hint(
         "pow": r"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5",
     }
 )
+_GOT = r"RMSNorm['\"](?<=['\"]RMSNorm['\"]),?\s*\)"
+"""The end of ``getattr(nn, "RMSNorm")``."""
 _MEAN_HINT = Hint({**MEANS, "rsqrt": ""})
 _NAMED_HINT = Hint(
     {
         "rms": RMS_NORM,
         "rms_norm as": "",
-        ".RMSNorm": r"\.RMSNorm(?<=\w\.RMSNorm)\b",
+        ".RMSNorm": r"\.RMSNorm\b",
+        "RMSNorm": _GOT,
     }
 )
 _FROM_TORCH_HINT = Hint(
@@ -62,7 +65,8 @@ _TORCH_HINT = Hint(
         ".rms_norm": r"\.rms_norm\b",
         "from torch": r"from torch import (\([^)]*|[^\n]*)\brms_norm\b",
         "torch.nn": r"torch\.nn[\w.]*\s+import\b",
-        "getattr": r"getattr\([^\n]*\brms_norm['\"]\)",
+        "getattr": r"getattr\([^()]*['\"]rms_norm['\"]",
+        "RMSNorm": _GOT,
     }
 )
 _WORD = re.compile(r"\w+")

@@ -6,7 +6,7 @@ import ast
 
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import dotted, expression, spelled
-from normport.codemods.tensor_calls import call_module, call_tensor, promote
+from normport.codemods.tensor_calls import call_module, call_tensor, promote, unsqueezed
 from normport.codemods.values import (
     Const,
     DType,
@@ -92,7 +92,11 @@ class Expressions:
             case ast.Subscript():
                 value = self._eval(node.value, env)
                 if isinstance(value, Tensor):
-                    return Op(value.dtype, "slice", (value,), spelled(node.slice))
+                    text = spelled(node.slice)
+                    if text == "(..., None)":
+                        return unsqueezed(value, text)
+                    kind = "reshape" if "None" in text else "slice"
+                    return Op(value.dtype, kind, (value,), text)
                 index = self._eval(node.slice, env)
                 if isinstance(value, Shape) and _is_last(value.tensor, index):
                     return LastSize(f"`{spelled(node)}`", value.tensor)

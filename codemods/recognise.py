@@ -7,6 +7,7 @@ from typing import Literal
 
 from normport.codemods.model import Computes, Initial, MultiplyIn, WeightKind
 from normport.codemods.sums import averaged, why_no_mean
+from normport.codemods.tensor_calls import is_longer
 from normport.codemods.values import (
     Cast,
     Const,
@@ -248,7 +249,7 @@ def _rough(value: Value) -> Computes:
             gate = True
         if part.kind == "add" and any(isinstance(peel(o), Weight) for o in part.operands):
             bias = bias or any(_contains_norm(o) for o in part.operands)
-        if part.kind == "reshape":
+        if part.kind == "reshape" and not is_longer(part):
             grouped = True
     main = weights[0] if weights else None
     return Computes(

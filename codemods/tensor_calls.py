@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from normport.codemods.values import (
     Cast,
     Const,
@@ -27,6 +29,7 @@ _RESHAPES = {
     "unsqueeze", "squeeze", "chunk", "split", "expand", "repeat", "movedim", "swapaxes",
 }  # fmt: skip
 _ELEMENTWISE = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "multiply": "mul"}
+_POINTWISE = {*_ELEMENTWISE.values(), "square", "rsqrt", "sqrt", "neg"}
 _FACTORIES = {"torch.zeros": "zeros", "torch.ones": "ones", "torch.empty": "empty"}
 RMS_NORMS = {"torch.nn.functional.rms_norm", "torch.rms_norm"}
 MACHINE_EPS = "1.1920928955078125e-07"
@@ -68,6 +71,8 @@ def call_tensor(
         return Op("other", f"call:{name}", (owner,))
     if name in _SAME:
         return owner
+    if name == "unsqueeze" and (*arguments, *keywords.values()) == (Const(-1),):
+        return unsqueezed(owner, name)
     if name in _RESHAPES:
         return Op(owner.dtype, "reshape", (owner,), name)
     if name == "pow" and not arguments and set(keywords) == {"exponent"}:
@@ -107,8 +112,41 @@ def _reduce(owner: Tensor, name: str, arguments: list[Value], keywords: dict[str
         owner = cast(owner, dtype.name)
     elif dtype is not None:
         unknown.add("dtype")
-    detail = "last keepdim" if dim == Const(-1) and keepdim == Const(True) and not unknown else ""
+    detail = ""
+    if dim == Const(-1) and not unknown and keepdim in (Const(True), Const(False)):
+        detail = "last keepdim" if keepdim == Const(True) else "last"
     return Op(owner.dtype, name, (owner,), detail)
+
+
+def unsqueezed(value: Tensor, how: str) -> Tensor:
+    """``value`` with a last dimension of size 1: what ``keepdim=True`` leaves, where it is made
+    of nothing but means and sums that left theirs out. how: the source text, where it is not.
+    """
+    return _with_kept(value) or Op(value.dtype, "reshape", (value,), how)
+
+
+def is_longer(reshape: Op) -> bool:
+    """Whether nothing is regrouped: there is a dimension of size 1 more."""
+    return reshape.detail == "unsqueeze" or "None" in reshape.detail
+
+
+def _with_kept(value: Tensor) -> Tensor | None:
+    if isinstance(value, Cast):
+        inner = _with_kept(value.operand)
+        return None if inner is None else Cast(value.dtype, inner)
+    if not isinstance(value, Op):
+        return None
+    if value.kind in ("mean", "sum"):
+        return replace(value, detail="last keepdim") if value.detail == "last" else None
+    if value.kind not in _POINTWISE:
+        return None
+    operands: list[Value] = []
+    for operand in value.operands:
+        kept = _with_kept(operand) if isinstance(operand, Tensor) else operand
+        if kept is None:
+            return None
+        operands.append(kept)
+    return replace(value, operands=tuple(operands))
 
 
 def rms_norm(arguments: list[Value], keywords: dict[str, Value]) -> Value:

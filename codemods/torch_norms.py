@@ -26,6 +26,7 @@ from normport.codemods.uses import Binding, attribute_calls, binding, objection
 
 CLASS = "torch.nn.RMSNorm"
 _CLASSES = {CLASS, "torch.nn.modules.RMSNorm", "torch.nn.modules.normalization.RMSNorm"}
+_HEADS = ("RMSNorm", "rms_norm")
 _PARAMETERS = ("normalized_shape", "eps", "elementwise_affine", "device", "dtype")
 
 
@@ -60,7 +61,25 @@ class TorchNorms:
             site = self._site(node)
             if site is not None:
                 found.append(site)
-        return found
+        return found + self._by_star()
+
+    def _by_star(self) -> list[Site]:
+        """What ``from torch.nn import *`` may have brought: the name is looked up nowhere else."""
+        whole = [
+            node.module
+            for node in self.module.each(ast.ImportFrom)
+            if node.module in ("torch.nn", "torch.nn.modules", "torch.nn.modules.normalization")
+            and node.names[0].name == "*"
+        ]
+        if not whole or "RMSNorm" in self.module.bindings or self.module.ever_imported("RMSNorm"):
+            return []
+        why = f"`from {whole[0]} import *` brings it, as far as can be seen; import it by name"
+        nodes = sorted(self.module.names.get("RMSNorm", []), key=lambda n: (n.lineno, n.col_offset))
+        return [
+            refuse(self.module, node, "NP221", CLASS, why)
+            for node in nodes
+            if node not in self.module.annotated and not self._is_checked(node)
+        ]
 
     def _is_in(self, node: ast.AST, outer: Collection[ast.AST]) -> bool:
         current: ast.AST | None = node
@@ -70,8 +89,7 @@ class TorchNorms:
 
     def _references(self) -> list[ast.expr]:
         """Every name or dotted name that means one of torch's norms, not being part of one."""
-        heads = ("RMSNorm", "rms_norm")
-        nodes: list[ast.expr] = [n for name in heads for n in self.module.attributes.get(name, [])]
+        nodes: list[ast.expr] = [n for name in _HEADS for n in self.module.attributes.get(name, [])]
         nodes += self._by_getattr()
         for local, full in self.module.imports.items():
             if full in _CLASSES | RMS_NORMS:
@@ -83,7 +101,7 @@ class TorchNorms:
 
     def _by_getattr(self) -> Iterator[ast.expr]:
         """``getattr(F, "rms_norm")`` as the dotted name that it is."""
-        for constant in self.module.strings.get("rms_norm", []):
+        for constant in (c for name in _HEADS for c in self.module.strings.get(name, [])):
             parent = self.module.parents[constant]
             named = dotted(parent) if isinstance(parent, ast.Call) else None
             if isinstance(parent, ast.Call) and isinstance(named, ast.Attribute):

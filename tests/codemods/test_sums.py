@@ -24,6 +24,36 @@ def test_a_sum_divided_by_its_size_is_a_mean(mean: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "root",
+    [
+        "torch.rsqrt(h.pow(2).mean(-1)[..., None] + self.eps)",
+        "torch.rsqrt(h.pow(2).mean(-1).unsqueeze(-1) + self.eps)",
+        "torch.rsqrt(torch.mean(h * h, dim=-1).unsqueeze(dim=-1) + self.eps)",
+        "torch.rsqrt(h.pow(2).sum(-1)[..., None] / self.dim + self.eps)",
+        "(h.pow(2).mean(-1) + self.eps).rsqrt()[..., None]",
+        "torch.unsqueeze((h.pow(2).mean(-1) + self.eps).float() ** -0.5, -1)",
+    ],
+)
+def test_a_dimension_that_is_given_back(root: str) -> None:
+    assert NEW in converted(changed(OWN, (NORMALISE, f"h = h * {root}")))
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "torch.rsqrt(h.pow(2).mean(-1)[:, None] + self.eps)",
+        "torch.rsqrt(h.pow(2).mean(-1).unsqueeze(1) + self.eps)",
+        "torch.rsqrt(h.pow(2).mean(-1) + self.eps)",
+        "torch.rsqrt(h.pow(2).mean(0)[..., None] + self.eps)",
+        "torch.rsqrt((h.pow(2).mean(-1) + h[..., 0])[..., None] + self.eps)",
+        "torch.rsqrt(h.pow(2).mean(-1, keepdim=True)[..., None] + self.eps)",
+    ],
+)
+def test_a_dimension_that_is_not_given_back_at_the_end(root: str) -> None:
+    assert refused(changed(OWN, (NORMALISE, f"h = h * {root}")))[0] == "NP210"
+
+
+@pytest.mark.parametrize(
     ("mean", "why"),
     [
         (SUM, "it sums the squares instead of averaging them."),

@@ -39,6 +39,10 @@ def one(source: str) -> Site:
          f"RMSNorm(n, eps={EPS}, dtype=torch.float32)"),
         ("nn.RMSNorm(n, elementwise_affine=False)", f"RMSNorm(n, eps={EPS}, has_weight=False)"),
         ("torch.nn.RMSNorm(n, 1e-5, False)", "RMSNorm(n, eps=1e-5, has_weight=False)"),
+        ("getattr(nn, 'RMSNorm')(n)", f"RMSNorm(n, eps={EPS}, dtype=torch.float32)"),
+        ('getattr(\n            nn,\n            "RMSNorm",\n        )(n, eps)',
+         "RMSNorm(n, eps=eps, dtype=torch.float32)"),
+        ("(nn\n            .RMSNorm(n, eps))", "RMSNorm(n, eps=eps, dtype=torch.float32)"),
         ("torch.nn.modules.normalization.RMSNorm(n, eps)",
          "RMSNorm(n, eps=eps, dtype=torch.float32)"),
     ],
@@ -111,6 +115,24 @@ def test_an_eps_that_may_be_none(parameter: str) -> None:
     source = layer("nn.RMSNorm(n, eps)")
     assert one(source).code == "NP105"
     assert one(source.replace("n, eps):", f"n, {parameter}):")).code == "NP232"
+
+
+def test_what_a_star_import_may_bring() -> None:
+    site = one(layer("RMSNorm(n)", head="from torch import nn\nfrom torch.nn import *\n"))
+    assert (site.code, site.verdict, site.norm) == ("NP221", "refuse", "torch.nn.RMSNorm")
+    assert "`from torch.nn import *` brings it, as far as can be seen" in (site.reason or "")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "from torch import nn\nfrom torch.nn import *\nfrom other import RMSNorm\n",
+        "from torch import nn\nfrom torch.nn import *\n\n\nclass RMSNorm(nn.Identity):\n    pass\n",
+        "from torch import nn\nfrom torch.nn.functional import *\n",
+    ],
+)
+def test_a_star_import_that_does_not_bring_it(head: str) -> None:
+    assert find_sites(layer("RMSNorm(n)", head=head).encode(), "m.py") == ()
 
 
 def test_a_subclass_is_recognised() -> None:
