@@ -2,6 +2,7 @@
 
     python gemma3_smoke.py OUT [--dtype DTYPE] [OPTION OF normport gsm8k ...]
 
+Without ``--data`` the questions are those of the data set ``openai/gsm8k``, which is downloaded.
 DTYPE is bfloat16, the checkpoint's, unless given; a CPU without instructions for it is several
 times faster in float32. OUT gets the checkpoint (downloaded once, about 240 MB), the patched copy
 of vLLM, and the results ``released.json`` and ``ported.json``, which it then compares. Both arms
@@ -100,23 +101,45 @@ def make_checkpoint(out: Path) -> None:
     subprocess.run(command, check=True)
 
 
+def followed(process: subprocess.Popen[bytes], result: Path, arm: str) -> int:
+    """The exit status; until then each answer in ``result``, which takes minutes, is told."""
+    told = 0
+    while True:
+        try:
+            return process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            pass
+        except BaseException:  # as by Ctrl-C: the arm must not go on alone
+            process.kill()
+            raise
+        so_far = json.loads(result.read_text()) if result.is_file() else {"questions": []}
+        if len(so_far["questions"]) > told:
+            told = len(so_far["questions"])
+            print(f"{arm}: {told} of {so_far['run']['num_questions']} questions", flush=True)
+
+
 def in_arm(out: Path, arm: str, dtype: str, options: list[str]) -> dict[str, dict[str, int]]:
     """Run one arm in a process of its own and return what was dispatched there."""
     home = out / f"{arm}.home"
     home.mkdir(exist_ok=True)
     root = out / "tree" if arm == "ported" else None
     print(f"{arm}: running", flush=True)
+    variables = environment(home, root)
+    if not any(option.split("=")[0] == "--data" for option in options):
+        del variables["HF_HUB_OFFLINE"]  # the questions come from there
     with (out / f"{arm}.log").open("wb") as log:
-        status = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, __file__, "--arm", out, arm, dtype, *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment(home, root),
-            check=False,
-        ).returncode
+            env=variables,
+        )
+        with process:
+            status = followed(process, out / f"{arm}.json", arm)
     if status:
-        sys.exit((out / f"{arm}.log").read_text(errors="replace")[-4000:])
+        print((out / f"{arm}.log").read_text(errors="replace")[-4000:].strip(), file=sys.stderr)
+        raise SystemExit(2)
     seen: dict[str, dict[str, int]] = json.loads((out / f"{arm}.dispatch.json").read_text())
     print(f"{arm}: {seen['dispatch']}, kernel calls {seen['calls']}", flush=True)
     return seen
