@@ -1,13 +1,16 @@
 """GSM8K on a real small Gemma 3, before and after the series, its norms dispatched as on XPU.
 
-    python gemma3_smoke.py OUT [--dtype DTYPE] [OPTION OF normport gsm8k ...]
+    python gemma3_smoke.py OUT [--dtype DTYPE] [--unrounded-sum] [OPTION OF normport gsm8k ...]
 
-DTYPE is bfloat16, the checkpoint's, unless given; a CPU without instructions for it is several
-times faster in float32. OUT gets the checkpoint (downloaded once, about 240 MB), the patched copy
-of vLLM, and the results ``released.json`` and ``ported.json``, which it then compares. Both arms
-run the real CPU engine in a process of their own, with stand-ins for the XPU's kernels. What is
-shown is that the series' code runs in a real model and what that does to its answers; nothing about
-an XPU's speed or rounding.
+Without ``--data`` the questions are those of the data set ``openai/gsm8k``, which is downloaded.
+OUT gets the checkpoint (downloaded once, about 240 MB), the patched copy of vLLM, and the results
+``released.json`` and ``ported.json``, which it then compares. Both arms run the real CPU engine in
+a process of their own, with stand-ins for the XPU's kernels. What is shown is that the series' code
+runs in a real model and what that does to its answers; nothing about an XPU's speed or rounding.
+
+In float32, the default, every output must be the same. In bfloat16 and float16 the fused kernel
+rounds the sum before it normalizes it, which the native path does not, and outputs may differ; with
+``--unrounded-sum`` its stand-in does not either, and they must be the same again.
 
 Exit status: that of ``normport gsm8k compare``; 2 where an arm fails or the kernels were not called
 as they must be: never before the series, and for every Gemma norm after it.
@@ -35,10 +38,11 @@ ENGINE = {
     "compilation_config": {"custom_ops": ["none", "+gemma_rms_norm"]},
 }
 ARMS = ("released", "ported")
+ROUNDS, KEEPS = "rounds", "keeps"
 KERNELS = ("gemma_rms_norm", "fused_add_gemma_rms_norm")
 
 
-def one_arm(out: Path, arm: str, dtype: str, options: list[str]) -> int:
+def one_arm(out: Path, arm: str, dtype: str, rounds_sum: bool, options: list[str]) -> int:
     """Run in this process, whose vLLM PYTHONPATH chose; write what was dispatched beside it."""
     # First, because the stand-ins must find vLLM's own operators registered.
     import vllm._custom_ops  # noqa: F401
@@ -72,6 +76,7 @@ def one_arm(out: Path, arm: str, dtype: str, options: list[str]) -> int:
         xpu_stand_in.CALLS.clear()  # what the engine's own trial run called does not count
 
     Engine.__init__ = built  # type: ignore[method-assign]
+    xpu_stand_in.ROUNDS_SUM = rounds_sum
     seen["registered"] = xpu_stand_in.register_kernels()
     with xpu_stand_in.dispatch_as_xpu():
         status = run(
@@ -100,23 +105,47 @@ def make_checkpoint(out: Path) -> None:
     subprocess.run(command, check=True)
 
 
-def in_arm(out: Path, arm: str, dtype: str, options: list[str]) -> dict[str, dict[str, int]]:
+def followed(process: subprocess.Popen[bytes], result: Path, arm: str) -> int:
+    """The exit status; until then each answer in ``result``, which takes minutes, is told."""
+    told = 0
+    while True:
+        try:
+            return process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            pass
+        except BaseException:  # as by Ctrl-C: the arm must not go on alone
+            process.kill()
+            raise
+        so_far = json.loads(result.read_text()) if result.is_file() else {"questions": []}
+        if len(so_far["questions"]) > told:
+            told = len(so_far["questions"])
+            print(f"{arm}: {told} of {so_far['run']['num_questions']} questions", flush=True)
+
+
+def in_arm(
+    out: Path, arm: str, dtype: str, kernel: str, options: list[str]
+) -> dict[str, dict[str, int]]:
     """Run one arm in a process of its own and return what was dispatched there."""
     home = out / f"{arm}.home"
     home.mkdir(exist_ok=True)
     root = out / "tree" if arm == "ported" else None
     print(f"{arm}: running", flush=True)
+    variables = environment(home, root)
+    if not any(option.split("=")[0] == "--data" for option in options):
+        del variables["HF_HUB_OFFLINE"]  # the questions come from there
     with (out / f"{arm}.log").open("wb") as log:
-        status = subprocess.run(
-            [sys.executable, __file__, "--arm", out, arm, dtype, *options],
+        process = subprocess.Popen(
+            [sys.executable, __file__, "--arm", out, arm, dtype, kernel, *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment(home, root),
-            check=False,
-        ).returncode
+            env=variables,
+        )
+        with process:
+            status = followed(process, out / f"{arm}.json", arm)
     if status:
-        sys.exit((out / f"{arm}.log").read_text(errors="replace")[-4000:])
+        print((out / f"{arm}.log").read_text(errors="replace")[-4000:].strip(), file=sys.stderr)
+        raise SystemExit(2)
     seen: dict[str, dict[str, int]] = json.loads((out / f"{arm}.dispatch.json").read_text())
     print(f"{arm}: {seen['dispatch']}, kernel calls {seen['calls']}", flush=True)
     return seen
@@ -124,12 +153,15 @@ def in_arm(out: Path, arm: str, dtype: str, options: list[str]) -> dict[str, dic
 
 def main(arguments: list[str]) -> int:
     if arguments[0] == "--arm":
-        return one_arm(Path(arguments[1]), arguments[2], arguments[3], arguments[4:])
+        out, arm, dtype, kernel, *options = arguments[1:]
+        return one_arm(Path(out), arm, dtype, kernel == ROUNDS, options)
     if reason := missing():
-        sys.exit(reason)
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    parser.add_argument("--dtype", default="float32", choices=("bfloat16", "float16", "float32"))
+    parser.add_argument("--unrounded-sum", action="store_true")
     given, options = parser.parse_known_args(arguments)
     out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
@@ -138,7 +170,8 @@ def main(arguments: list[str]) -> int:
     apply_series(release(), out / "tree", sorted(SERIES.glob("*.patch")))
     for arm in ARMS:
         (out / f"{arm}.json").unlink(missing_ok=True)
-    released, ported = (in_arm(out, arm, given.dtype, options) for arm in ARMS)
+    kernel = KEEPS if given.unrounded_sum else ROUNDS
+    released, ported = (in_arm(out, arm, given.dtype, kernel, options) for arm in ARMS)
     norms = sum(ported["dispatch"].values())
     passes, rest = divmod(sum(ported["calls"].values()), norms)
     print(f"after the series {passes} forward passes called a kernel for each of {norms} norms")
@@ -146,9 +179,14 @@ def main(arguments: list[str]) -> int:
         print("error: the kernels were not called as they must be", file=sys.stderr)
         return 2
     normport = Path(sys.executable).with_name("normport")
-    results = (out / f"{arm}.json" for arm in ARMS)
-    return subprocess.run([normport, "gsm8k", "compare", *results], check=False).returncode
+    compare = [normport, "gsm8k", "compare", *(out / f"{arm}.json" for arm in ARMS)]
+    if given.unrounded_sum or given.dtype == "float32":
+        compare.append("--require-identical")
+    return subprocess.run(compare, check=False).returncode
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    try:
+        raise SystemExit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -20,6 +20,12 @@ import torch
 CALLS: Counter[str] = Counter()
 """Calls of each kernel since the start, by operator name."""
 
+ROUNDS_SUM = True
+"""Whether the fused Gemma kernel rounds the sum before it normalizes it, as the real one does.
+
+vLLM's native path does not, so without it both give the same bits.
+"""
+
 SCHEMAS = {
     "gemma_rms_norm": "(Tensor! result, Tensor! input, Tensor! weight, float epsilon) -> ()",
     "fused_add_gemma_rms_norm": (
@@ -73,8 +79,9 @@ def fused_add_gemma_rms_norm(
 ) -> None:
     CALLS["fused_add_gemma_rms_norm"] += 1
     check(input, weight)
-    residual.copy_(input.float() + residual.float())
-    input.copy_(scaled(normalised(residual, epsilon), weight, 1.0))
+    total = input.float() + residual.float()
+    residual.copy_(total)
+    input.copy_(scaled(normalised(residual if ROUNDS_SUM else total, epsilon), weight, 1.0))
 
 
 def rms_norm(

@@ -19,8 +19,9 @@ class FakeServer(ThreadingHTTPServer):
 
     A fault is ``None`` (none), a status, ``"truncate"`` (ends without the last events),
     ``"cut"`` (closes in the middle of a chunk), ``"silent"`` (sends nothing until ``released``),
-    ``"garbage"`` (an event that is not JSON), ``"shape"`` (one that is not OpenAI's) or
-    ``"error"`` (an error as an event). ``wants``: the ``Authorization`` that it answers to;
+    ``"garbage"`` (an event that is not JSON), ``"shape"`` (one that is not OpenAI's),
+    ``"error"`` (an error as an event), ``"whole"`` (an answer that is no stream) or ``"half"`` (one
+    that breaks off). ``wants``: the ``Authorization`` that it answers to;
     ``usage``: what it says of tokens instead of their numbers; ``raw``: it writes UTF-8 as it is.
     """
 
@@ -86,6 +87,12 @@ class Handler(BaseHTTPRequestHandler):
             self.server.released.wait()
         chat = self.path == "/v1/chat/completions"
         text = self.server.answer(self.server.prompts[-1])
+        if fault in ("whole", "half"):
+            said = {"message": {"content": text}} if chat else {"text": text}
+            usage = {"prompt_tokens": 7, "completion_tokens": 4}
+            whole = {"choices": [{**said, "finish_reason": "length"}], "usage": usage}
+            self._json(200, whole, half=fault == "half")
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -120,12 +127,13 @@ class Handler(BaseHTTPRequestHandler):
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-    def _json(self, status: int, value: object) -> None:
-        data = json.dumps(value).encode()
+    def _json(self, status: int, value: object, *, half: bool = False) -> None:
+        data = json.dumps(value, indent=1).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(data[: len(data) // 2] if half else data)
+        self.close_connection = half
 
 
 @contextmanager

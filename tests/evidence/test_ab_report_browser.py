@@ -84,7 +84,16 @@ def test_paper_has_all_tables(browser: Any, pages: dict[str, Path]) -> None:
         tab.emulate_media(media="print")
         assert not tab.locator("nav").is_visible()
         assert tab.locator("table").count() == 10
-        assert all(table.is_visible() for table in tab.locator("section > .scroll table").all())
+        assert all(table.is_visible() for table in tab.locator("table").all())
+        # Headings stay with what they head, and a drawing of 32 cells fits on a page with its own.
+        kept = "[...document.querySelectorAll('h2')].map((e) => getComputedStyle(e).breakAfter)"
+        assert set(tab.evaluate(kept)) == {"avoid"}
+    with opened(browser, pages["table"], viewport=WIDE) as tab:
+        tab.emulate_media(media="print")
+        drawn = "[...document.querySelectorAll('svg')].map((e) => e.getBoundingClientRect().height)"
+        heights = tab.evaluate(drawn)
+        assert len(heights) == 4
+        assert max(heights) <= 21 / 2.54 * 96 + 1
 
 
 # Rows beyond these are of the same kinds, and axe takes a second for every hundred elements.

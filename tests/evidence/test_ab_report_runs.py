@@ -337,6 +337,20 @@ def test_beside_another_server(report: Command, folder: Path) -> None:
     assert "| Mean TTFT (ms) | lower | 200.000 | 100.000 | 100.000 | +50.000% | +50.000% |" in text
 
 
+def test_another_servers_cases_by_size(report: Command, folder: Path) -> None:
+    for batch in (16, 4, 1):
+        for arm in ("off", "on", "sg"):
+            put(folder / arm, f"of {batch}", max_concurrency=batch)
+    assert report("--other", "sglang=sg").status == 0
+    cases = written(folder)["standalone"]
+    assert [case["settings"]["max_concurrency"] for case in cases] == [1, 4, 16]
+    text = (folder / "out/report.md").read_text()
+    assert "num_prompts 4, request_rate inf, max_concurrency 1." in text
+    # Equal figures, of which higher and lower ones are better, are no loss.
+    assert "+0.000%" in text
+    assert "-0.000%" not in text
+
+
 def a_rewrite_file(path: Path, **values: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"schema": 1, "compiled": True, "matched": 18, "replaced": 9, "ranges": [], **values}

@@ -275,7 +275,8 @@ def test_going_on(measure: Command, folder: Path, log: Log) -> None:
     out = folder / "R s"
     done = results(out)
     asked = len(log())
-    assert "has results: go on by --resume" in measure("--repeats=1").error
+    claimed = measure("--repeats=1").error
+    assert claimed.endswith("has results: go on by --resume, or name another --out.\n")
     assert measure("--repeats=1", "--resume").status == 0
     assert len(log()) == asked  # nothing was missing, so nothing was started
     told = a_rewrite_file(out / "on/repeat-1/rewrites/car-rmsnorm-rank0.json")
@@ -325,6 +326,11 @@ def test_a_failure(
 def test_no_such_command(normport: Command, folder: Path, port: int) -> None:
     ran = normport("ab-run", "m", "--out=R", f"--port={port}", "--vllm=no-such-vllm")
     assert "There is no command no-such-vllm here" in ran.error
+    # Nothing was measured by it, so that the folder is free for the right one.
+    assert (
+        "no command neither"
+        in normport("ab-run", "m", "--out=R", f"--port={port}", "--vllm=neither").error
+    )
 
 
 def test_a_port_in_use(measure: Command, port: int, log: Log) -> None:

@@ -19,6 +19,8 @@ import pytest
 from evidence_sources import RECORDS, Command
 from fake_server import MODEL, FakeServer
 
+from normport.tools.gsm8k.server import Server
+
 FAST = ("--data", "data.jsonl", "--num-questions", "3", "--retry-wait", "0.01")
 
 
@@ -109,6 +111,18 @@ def test_chat(smoke: Command, server: FakeServer) -> None:
     assert server.bodies[0]["messages"][0]["role"] == "user"
 
 
+@pytest.mark.parametrize("options", [(), ("--chat",)])
+def test_a_server_that_does_not_stream(
+    smoke: Command, server: FakeServer, options: tuple[str, ...]
+) -> None:
+    server.faults = ["whole"] * 4
+    assert smoke(*options).status == 0
+    assert result()["summary"]["scores"]["strict-match"]["accuracy"] == 1
+    for question in result()["questions"]:
+        assert (question["prompt_tokens"], question["output_tokens"]) == (7, 4)
+        assert (question["finish_reason"], question["attempts"]) == ("length", 1)
+
+
 def test_a_server_that_counts_no_tokens(smoke: Command, server: FakeServer) -> None:
     server.count_tokens = False
     ran = smoke()
@@ -135,15 +149,17 @@ def test_a_passing_fault_is_asked_again(smoke: Command, server: FakeServer, faul
         ("cut", "ended its answer before it was complete; asked 2 times"),
         ("garbage", "sent an event that is not JSON; asked 2 times"),
         ("shape", "sent an event that is not as OpenAI's are; asked 2 times"),
+        ("half", "ended its answer before it was complete; asked 2 times"),
         ("error", "broke off its answer: EngineCore died; asked 2 times"),
-        ("silent", "said nothing for 0.2 s (--timeout); asked 2 times"),
+        ("silent", "said nothing for 1.5 s (--timeout); asked 2 times"),
     ],
 )
 def test_a_lasting_fault_keeps_what_is_done(
     smoke: Command, server: FakeServer, fault: Any, said: str
 ) -> None:
     server.faults = [None, None, fault, fault]
-    ran = smoke("--retries", "1", "--timeout", "0.2")
+    # Long enough for a busy machine, and waited for by the silent server's answers alone.
+    ran = smoke("--retries", "1", "--timeout", "1.5" if fault == "silent" else "60")
     assert (ran.status, ran.out) == (2, "")
     assert ran.error.splitlines()[-1] == (
         f"error: {server.url} {said}; 1 of 3 questions are answered in gsm8k.json, and --resume "
@@ -163,6 +179,30 @@ def test_a_lasting_fault_keeps_what_is_done(
     before = len(server.bodies)
     assert smoke("--resume").status == 0  # nothing is left to ask, not even for a warm-up
     assert len(server.bodies) == before
+
+
+def test_an_interrupt_keeps_what_is_done(
+    smoke: Command, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = Server.generate
+
+    def interrupted(self: Server, *arguments: Any) -> Any:
+        if len(server.bodies) == 2:  # the warm-up and a question
+            raise KeyboardInterrupt
+        return generate(self, *arguments)
+
+    monkeypatch.setattr(Server, "generate", interrupted)
+    ran = smoke()
+    assert (ran.status, ran.out) == (130, "")
+    assert ran.error == (
+        "Interrupted; gsm8k.json has the answers so far, and --resume goes on with it.\n"
+    )
+    first = result()["questions"]
+    assert len(first) == 1
+    monkeypatch.setattr(Server, "generate", generate)
+    assert smoke("--resume").status == 0
+    assert result()["complete"]
+    assert result()["questions"][:1] == first
 
 
 def test_a_refusal_is_not_asked_again(smoke: Command, server: FakeServer) -> None:

@@ -184,7 +184,7 @@ def beside(
     """
     cases, alone = [], []
     offs, ons = _by_load(off), _by_load(on)
-    for load, group in _by_load(results).items():
+    for load, group in sorted(_by_load(results).items(), key=lambda each: each[0].order):
         vllm = (offs.get(load, []), ons.get(load, []))
         if not all(vllm):
             problem = "without both vLLM arms"
@@ -223,8 +223,9 @@ def _standalone(
                 base,
                 without,
                 with_,
-                sign * percent_change(base, without),
-                sign * percent_change(base, with_),
+                # Of equal figures the gain is 0, which would be printed as -0.
+                sign * percent_change(base, without) + 0.0,
+                sign * percent_change(base, with_) + 0.0,
             )
         )
     key = off[0].key

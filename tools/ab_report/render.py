@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from normport.tools.ab_report.model import METRICS, Change, Gain, Report, Rounding, printable
 from normport.tools.bootstrap import LEVEL
@@ -101,6 +101,7 @@ def _environment(*, html: bool) -> jinja2.Environment:
         "change": change,
         "interval": interval,
         "gain": gain,
+        "unbroken": lambda label: escape(printable(label)).replace(" BS ", " BS\u00a0"),
         "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
     }
     return environment

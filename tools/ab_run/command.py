@@ -89,9 +89,9 @@ def ab_run_command(
             f"{error.name} is not installed, which waits for servers: run "
             "`pip install '.[evidence]'` where normport's sources are."
         ) from error
+    prepare(plan, resume=resume)
     with ended_in_order():
         try:
-            prepare(plan, resume=resume)
             count = carry_out(plan, Limits(start_timeout_s, bench_timeout_s), note)
         except UserError as error:
             raise UserError(f"{str(error).rstrip('.')}; --resume goes on from here.") from error

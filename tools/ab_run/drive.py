@@ -34,11 +34,14 @@ class Limits:
 
 
 def prepare(plan: Plan, *, resume: bool) -> None:
-    """Claim ``plan.out``. UserError where it has results of another plan, or any without resume."""
+    """Claim ``plan.out``. UserError where it has results of another plan, or any without resume.
+
+    A run that ended before its first server answered, as with a wrong command, claims nothing.
+    """
     path = plan.out / PLAN
     # Through JSON, which has lists where a plan has tuples.
     identity = json.loads(json.dumps(plan.identity()))
-    if path.exists():
+    if path.exists() and any(each != path for each in plan.out.rglob("*.json")):
         if not resume:
             raise UserError(f"{plan.out} has results: go on by --resume, or name another --out.")
         former = read_object(path, "a plan that `normport ab-run` wrote")

@@ -113,17 +113,21 @@ def _asked(
         "timeout_s": request.timeout_s,
         "normport": version("normport"),
     }
-    with progress() as step:
-        return ask(
-            backend,
-            asked,
-            decoding,
-            request.out,
-            run=run,
-            warmups=request.warmups,
-            resume=request.resume,
-            step=step,
-        )
+    try:
+        with progress() as step:
+            return ask(
+                backend,
+                asked,
+                decoding,
+                request.out,
+                run=run,
+                warmups=request.warmups,
+                resume=request.resume,
+                step=step,
+            )
+    except KeyboardInterrupt:
+        note(f"Interrupted; {request.out} has the answers so far, and --resume goes on with it.")
+        raise
 
 
 def compare_command(

@@ -217,7 +217,9 @@ class Server:
         """Text and finish reason of each choice; ``Failed`` where an event is not OpenAI's."""
         try:
             for choice in event.get("choices") or ():
-                text = (choice.get("delta") or {}).get("content") if self.chat else choice["text"]
+                # A server that does not stream sends a message where others send parts of it.
+                part = choice.get("delta") or choice.get("message") or {}
+                text = part.get("content") if self.chat else choice["text"]
                 if not isinstance(text, str | None):
                     raise TypeError
                 reason = choice.get("finish_reason")

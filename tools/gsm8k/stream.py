@@ -14,21 +14,33 @@ class Failed(Exception):
 
 
 def events(response: httpx.Response) -> Iterator[dict[str, Any] | None]:
-    """The events of a server-sent stream; None for the one that says that it is over."""
-    for line in _lines(response):
+    """The events of a server-sent stream; None for the one that says that it is over.
+
+    A server that does not stream answers with one object, which is an event then, and whole.
+    """
+    lines = _lines(response)
+    for line in lines:
+        if line.lstrip().startswith("{"):
+            yield _event("\n".join([line, *lines]))
+            yield None
+            return
         if not line.startswith("data:"):
             continue
         data = line.removeprefix("data:").strip()
         if data == "[DONE]":
             yield None
             return
-        try:
-            event = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise Failed("sent an event that is not JSON") from error
-        if not isinstance(event, dict):
-            raise Failed("sent an event that is no object")
-        yield event
+        yield _event(data)
+
+
+def _event(data: str) -> dict[str, Any]:
+    try:
+        event = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Failed("sent an event that is not JSON") from error
+    if not isinstance(event, dict):
+        raise Failed("sent an event that is no object")
+    return event
 
 
 def _lines(response: httpx.Response) -> Iterator[str]:
