@@ -185,7 +185,8 @@ def _symbolic(tensor: Tensor) -> Tensor:
     return mode.from_tensor(tensor, symbolic_context=rows)
 
 
-Told = tuple[str, str, tuple[tuple[str, str], ...]]
+Skipped = tuple[tuple[str, str], ...]
+Told = tuple[str, str, Skipped]
 
 
 def _ask(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool, config: Any) -> Told:
@@ -201,12 +202,21 @@ def _ask(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool, confi
         told = _ask_pass(layer, args, config)
         if told is not None:
             return told
-    path, runs, skipped = _ask_ir(norm, layer, args)
-    if native and compiled and norm.gemma and plugin.supported_platform():
-        skipped = (("forward_xpu", "compile mode makes the native path the one used"), *skipped)
-    if native and compiled and norm.gemma and norm.residual:
-        skipped = (*skipped, ("pass", "with a residual the kernel normalizes the rounded sum"))
+    path, runs, skipped = _ask_ir(norm, layer, args, config)
+    if native and compiled:
+        skipped = (*_unused_method(norm), *skipped)
+        if norm.gemma and norm.residual and plugin.supported_platform() == "xpu":
+            skipped = (*skipped, ("pass", "with a residual the kernel normalizes the rounded sum"))
     return path, runs, skipped
+
+
+def _unused_method(norm: Norm) -> Skipped:
+    """The method that would lead to a kernel, were it not for the compile mode."""
+    platform = plugin.supported_platform()
+    # On XPU a plain RMSNorm's leads to the same IR op as its native one.
+    if platform == "musa" or (platform == "xpu" and norm.gemma):
+        return ((f"forward_{platform}", "compile mode makes the native path the one used"),)
+    return ()
 
 
 def _ask_gemma(norm: Norm, layer: Any, args: tuple[Tensor, ...], traced: bool) -> Told | None:
@@ -258,7 +268,7 @@ def _ask_musa(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool) 
     from normport.kernels.rms_norm import rms_norm
     from normport.layers.in_tree import xpu_norm_providers as guards
 
-    native = ("native", "a residual has no guarded path") if norm.residual else None
+    native = ("guard", "a residual has no guarded path") if norm.residual else None
     weight = layer.weight.data if getattr(layer, "pass_weight", True) else None
     refused = guards.weightless_qk_refused if weight is None else guards.fp16_row_refused
     if native is None and compiled:
@@ -276,7 +286,7 @@ def _ask_musa(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool) 
     return NATIVE, "native", tuple(skipped)
 
 
-def _ask_ir(norm: Norm, layer: Any, args: tuple[Tensor, ...]) -> Told:
+def _ask_ir(norm: Norm, layer: Any, args: tuple[Tensor, ...], config: Any) -> Told:
     """What vLLM's IR dispatches to, for what ``forward_native`` hands it."""
     from vllm import ir
 
@@ -298,7 +308,15 @@ def _ask_ir(norm: Norm, layer: Any, args: tuple[Tensor, ...]) -> Told:
             reason = "weight of another dtype" if weight is not None else "arguments"
         skipped.append((provider, str(reason)))
     for provider, impl in op.impls.items():
-        if not impl.supported and provider in (*OURS, "vllm_c"):
-            skipped.append((provider, "not supported on this platform"))
+        if provider in (*OURS, "vllm_c") and provider not in op.get_priority():
+            skipped.append((provider, _why_not_in_order(provider, impl.supported, config)))
     path = GUARD if chosen in OURS else NATIVE if chosen == "native" else IR
     return path, chosen, tuple(skipped)
+
+
+def _why_not_in_order(provider: str, supported: bool, config: Any) -> str:
+    if not supported:
+        return "not supported on this platform"
+    if provider not in OURS:
+        return "not in the order of providers"
+    return xpu.providers().why_not_placed(config) or "the plug-in is off"
