@@ -4,8 +4,9 @@
 ``xpu_weightless_qk`` is the weightless norm of one token's heads. Both run the kernel
 that ``vllm_c`` runs; with ``compile_sizes=[1]`` they bring it into the one-row graph,
 where ``native`` would stand, and every other range stays with Inductor. Where
-``vllm_c`` stands first, as in eager mode, the kernel runs already: there the order is
-left alone, because each provider that declines costs every call some microseconds.
+``vllm_c`` stands first, as in eager mode, the kernel runs already, and without a graph
+of one known size none could take it: there the order is left alone, because a provider
+that declines costs a call outside of a graph some microseconds.
 
 The guards are plain predicates that say why not. What depends on a size is looked at in
 ``supports_args`` alone: lowering asks it with the graph's sizes, and a symbolic one is
@@ -56,8 +57,8 @@ LIMITS = {
 """Every size that a guard compares with, and the reason for it."""
 
 PRIORITY = {"rms_norm": ("xpu_fp16_row", "xpu_weightless_qk")}
-"""The providers to put before ``native`` where it stands first, per op. An order that a
-user chose is left alone."""
+"""The providers to put before ``native``, per op, where a graph of one known size is
+compiled. An order that a user chose is left alone."""
 
 _ROWS, _HIDDEN = LIMITS["row.rows"], LIMITS["row.hidden"]
 _HEADS, _HEAD_DIM = LIMITS["qk.rows"], LIMITS["qk.head_dim"]
@@ -208,6 +209,8 @@ def why_not_placed(vllm_config: VllmConfig) -> str | None:
     if envs.VLLM_BATCH_INVARIANT:
         # The order of the kernel's reductions depends on the number of tokens.
         return "batch-invariant mode"
+    compilation = vllm_config.compilation_config
+    one_row_range = 1 in (compilation.compile_ranges_endpoints or ())
     order = vllm_config.kernel_config.ir_op_priority
     default = current_platform.get_default_ir_op_priority(vllm_config)
     for op, providers in PRIORITY.items():
@@ -218,6 +221,8 @@ def why_not_placed(vllm_config: VllmConfig) -> str | None:
             return f"the order for {op} is the user's own"
         if current[0] != "native":
             return f"{current[0]} stands first and runs the kernel"
+        if not compilation.compile_sizes and not one_row_range:
+            return "no graph of one known size is compiled"
     return None
 
 
