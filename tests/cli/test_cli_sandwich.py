@@ -75,3 +75,25 @@ def test_only_and_uncommitted_changes(normport: Command, checkout: Path) -> None
     assert "uncommitted changes" in dirty.err
     assert made.read_text() == f"{BEFORE}# mine\n"
     assert not (checkout / LAYER).exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"def f(:\n", "broken.py does not parse as Python in line 1"),
+        (f"{BEFORE}def f(:\n".encode(), "broken.py does not parse as Python in line"),
+        (f"{BEFORE}# \xff\n".encode("latin-1"), "broken.py is not UTF-8 (byte 0xff"),
+    ],
+)
+def test_a_broken_file_is_named_and_nothing_written(
+    normport: Command, checkout: Path, data: bytes, said: str
+) -> None:
+    (checkout / MODELS / "broken.py").write_bytes(data)
+    commit_all(checkout)
+    result = normport("sandwich", "checkout", *UNPROVEN, "--only", "broken")
+    assert result.status == 2
+    assert said in result.err
+    whole = normport("sandwich", "checkout", *UNPROVEN, "--write")
+    # Without a word of a norm a file is none of our business, as for scan.
+    assert whole.status == (0 if data.startswith(b"def f") else 2)
+    assert (git(checkout, "status", "--porcelain") == "") is (whole.status == 2)
