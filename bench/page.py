@@ -124,7 +124,8 @@ def _norms(found: Found) -> str:
     return (
         "The CPU provider against the unported MuseGlimmer's own chain and torch.compile of that "
         "chain; hidden 6656, 52 query and 4 key heads of 128. Limits: at least 2 times as fast as "
-        f"the eager chain, at least 0.95 times as fast as the compiled one. torch "
+        "the eager chain, at least 0.95 times as fast as the compiled one. The allocator keeps "
+        "freed memory, for all sides; or the pages of a large tensor would decide. torch "
         f"{found['torch']}, {found['threads']} thread(s), {found['turns']} turns.\n\n"
         + _markdown((*head, *ratios), rows)
     )
