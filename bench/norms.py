@@ -10,8 +10,11 @@ Three sides take turns within one process, so that all of them meet the same mac
 
 and a copy of as many bytes as the op has to move, whose time over ours is the share of the
 memory-copy bandwidth that is reached. Ratios are taken turn by turn; medians and quartiles are
-printed. With one thread times are the thread's CPU time, because other work on the machine would
-otherwise decide the outcome; with more they are wall time.
+printed. The allocator keeps what is freed, for all sides: glibc's gives large tensors back to the
+system now and again, and whichever side then asks for one pays for its pages, which is as much as
+the op itself (tcmalloc, which vLLM preloads on CPUs, keeps them). With one thread
+times are the thread's CPU time, because other work on the machine would otherwise decide the
+outcome; with more they are wall time.
 
 Exits with 1 when in a case the median of eager/ours is below 2, or that of compiled/ours is
 below 0.95.
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import ctypes
 import json
 import statistics
 import sys
@@ -110,6 +114,15 @@ def heads(local: type[nn.Module], rows: int, dtype: torch.dtype) -> tuple[Call, 
     return lambda: chain(q, k), lambda: compiled(q, k), ours, moved
 
 
+def keep_freed_memory() -> None:
+    """Have glibc take no block from the system that it gives back; elsewhere nothing is done."""
+    trim_threshold, mmap_threshold, most = -1, -3, 2**31 - 1
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(mmap_threshold, most)
+        mallopt(trim_threshold, most)
+
+
 def copy_of(moved: int) -> Call:
     source, target = (
         torch.ones(moved // 2, dtype=torch.uint8),
@@ -177,6 +190,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+    keep_freed_memory()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     found = []

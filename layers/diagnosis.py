@@ -8,7 +8,7 @@ guards. Nothing is run on a device.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -22,34 +22,11 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
 )
 
-from normport.layers import gemma_reasons, plugin, xpu
+from normport.layers import plugin
+from normport.layers.asking import Norm, ask
 
-GUARD, LAYER, IR, NATIVE = (
-    "kernel by guard",
-    "kernel by layer",
-    "kernel by IR",
-    "native",
-)
-"""Our guard let a kernel run; vLLM's own layer calls one, unguarded; one of vLLM's own IR
-providers does; or the native function runs, which in compile mode Inductor fuses."""
-
-HIDDEN, HEADS, HEAD_DIM, MORE_ROWS = 6656, 52, 128, 64
-"""The example sizes: MuseGlimmer's hidden size, 52 heads of 128, and a small prefill."""
-
-OURS = ("xpu_fp16_row", "xpu_weightless_qk")
-
-
-@dataclass(frozen=True)
-class Norm:
-    """A kind of norm. ``rows`` times the tokens are the rows of its input."""
-
-    name: str
-    gemma: bool = False
-    weight: str = "same"
-    residual: bool = False
-    hidden: int = HIDDEN
-    rows: int = 1
-
+HEADS, HEAD_DIM, MORE_ROWS = 52, 128, 64
+"""The example sizes: MuseGlimmer's heads, and a small prefill."""
 
 NORMS = (
     Norm("RMSNorm"),
@@ -68,7 +45,7 @@ class Answer:
 
     situation: ``eager, 1 token``, ``eager, 64 tokens``, ``compiled, one-row graph`` or
         ``compiled, other ranges``.
-    path: one of the four above. runs: the method, provider or op that computes.
+    path: one of the four of ``asking``. runs: the method, provider or op that computes.
     skipped: what came before it in the order, each with the reason against it.
     """
 
@@ -150,16 +127,12 @@ def _answers(dtype: torch.dtype, compiled: bool, config: Any) -> Iterator[Answer
             for tokens in (1, MORE_ROWS):
                 args = _arguments(norm, dtype, tokens)
                 situation = f"eager, {tokens} token{'s' if tokens > 1 else ''}"
-                yield Answer(norm.name, situation, *_ask(norm, layer, args, False, config))
+                yield Answer(norm.name, situation, *ask(norm, layer, args, False, config))
         else:
             one = _arguments(norm, dtype, 1)
-            yield Answer(
-                norm.name, "compiled, one-row graph", *_ask(norm, layer, one, True, config)
-            )
+            yield Answer(norm.name, "compiled, one-row graph", *ask(norm, layer, one, True, config))
             many = tuple(map(_symbolic, _arguments(norm, dtype, MORE_ROWS)))
-            yield Answer(
-                norm.name, "compiled, other ranges", *_ask(norm, layer, many, True, config)
-            )
+            yield Answer(norm.name, "compiled, other ranges", *ask(norm, layer, many, True, config))
 
 
 def _build(norm: Norm, dtype: torch.dtype) -> Any:
@@ -183,122 +156,3 @@ def _symbolic(tensor: Tensor) -> Tensor:
         dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC]
     )
     return mode.from_tensor(tensor, symbolic_context=rows)
-
-
-Told = tuple[str, str, tuple[tuple[str, str], ...]]
-
-
-def _ask(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool, config: Any) -> Told:
-    method = layer._forward_method.__func__
-    native = method.__name__ in ("forward_native", "forward_cpu") or not plugin.supported_platform()
-    if norm.gemma and not native:
-        told = _ask_gemma(norm, layer, args, compiled)
-        if told is not None:
-            return told
-    if method.__name__ == "forward_oot" and hasattr(layer, "forward_musa"):
-        return _ask_musa(norm, layer, args, compiled)
-    if norm.gemma and native and compiled and not norm.residual:
-        told = _ask_pass(layer, args, config)
-        if told is not None:
-            return told
-    path, runs, skipped = _ask_ir(norm, layer, args)
-    if native and compiled and norm.gemma and plugin.supported_platform():
-        skipped = (("forward_xpu", "compile mode makes the native path the one used"), *skipped)
-    if native and compiled and norm.gemma and norm.residual:
-        skipped = (*skipped, ("pass", "with a residual the kernel normalizes the rounded sum"))
-    return path, runs, skipped
-
-
-def _ask_gemma(norm: Norm, layer: Any, args: tuple[Tensor, ...], traced: bool) -> Told | None:
-    method = layer._forward_method.__func__
-    if plugin.supported_platform() != "xpu" or method.__name__ != "forward_xpu":
-        return None
-    if method.__qualname__.startswith("CustomOp."):
-        return None
-    import vllm._xpu_ops as xpu_ops
-
-    if not hasattr(xpu_ops, "gemma_rms_norm_supported"):
-        return LAYER, "vLLM's own GemmaRMSNorm.forward_xpu", ()
-    weight = layer.weight.data
-    op = "_C.fused_add_gemma_rms_norm" if norm.residual else "_C.gemma_rms_norm"
-    if traced:
-        # In traced code the sum is a new tensor, and the op looks at the rest when it runs.
-        guard: Callable[..., bool] = (
-            xpu_ops.fused_add_gemma_rms_norm_traceable
-            if norm.residual
-            else xpu_ops.gemma_rms_norm_supported
-        )
-        if guard(*args, weight):
-            return GUARD, "vllm.xpu_gemma_rms_norm", ()
-        return NATIVE, "native", ((op, "the graph's arguments are not the kernel's"),)
-    if norm.residual:
-        reason = gemma_reasons.fused_gemma_refused(args[0], args[1], weight)
-    else:
-        reason = gemma_reasons.gemma_refused(args[0], weight)
-    return (GUARD, op, ()) if reason is None else (NATIVE, "native", ((op, reason),))
-
-
-def _ask_pass(layer: Any, args: tuple[Tensor, ...], config: Any) -> Told | None:
-    """Whether the pass puts Gemma's kernel into the one-row graph of this configuration."""
-    from vllm.platforms import current_platform
-
-    from normport.layers.in_tree.xpu_gemma_pass import XpuGemmaRMSNormPass
-
-    passes = config.compilation_config.inductor_compile_config
-    found = passes.get(current_platform.pass_key)
-    # A patched vLLM's pass manager has the pass of its own accord.
-    if not isinstance(found, XpuGemmaRMSNormPass) and find_spec(xpu.PASS) is None:
-        return None
-    if XpuGemmaRMSNormPass.kernel_takes(args[0], layer.weight.data):
-        return GUARD, "vllm.xpu_gemma_rms_norm", ()
-    return None
-
-
-def _ask_musa(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool) -> Told:
-    from normport.kernels.rms_norm import rms_norm
-    from normport.layers.in_tree import xpu_norm_providers as guards
-
-    native = ("native", "a residual has no guarded path") if norm.residual else None
-    weight = layer.weight.data if getattr(layer, "pass_weight", True) else None
-    refused = guards.weightless_qk_refused if weight is None else guards.fp16_row_refused
-    if native is None and compiled:
-        native = ("guard", "the code is traced, and the choice would freeze at the first size")
-    if native is None and (reason := refused(args[0], weight)) is not None:
-        native = ("guard", reason)
-    if native is not None:
-        return NATIVE, "native", (native,)
-    skipped: list[tuple[str, str]] = []
-    for provider in rms_norm.candidates("musa"):
-        against = provider.why_unsupported()
-        if against is None:
-            return GUARD, f"provider {provider.name}", tuple(skipped)
-        skipped.append((provider.name, against))
-    return NATIVE, "native", tuple(skipped)
-
-
-def _ask_ir(norm: Norm, layer: Any, args: tuple[Tensor, ...]) -> Told:
-    """What vLLM's IR dispatches to, for what ``forward_native`` hands it."""
-    from vllm import ir
-
-    op = ir.ops.fused_add_rms_norm if norm.residual else ir.ops.rms_norm
-    if norm.gemma:
-        weight = layer.weight.data.float() + 1.0
-    else:
-        weight = layer.weight.data if layer.pass_weight else None
-    chosen = op.dispatch(*args, weight, 1e-6).provider
-    skipped = []
-    for provider in op.get_priority():
-        if provider == chosen:
-            break
-        if provider == "xpu_fp16_row":
-            reason = xpu.providers().fp16_row_refused(args[0], weight)
-        elif provider == "xpu_weightless_qk":
-            reason = xpu.providers().weightless_qk_refused(args[0], weight)
-        else:
-            reason = "weight of another dtype" if weight is not None else "arguments"
-        skipped.append((provider, str(reason)))
-    for provider, impl in op.impls.items():
-        if not impl.supported and provider in (*OURS, "vllm_c"):
-            skipped.append((provider, "not supported on this platform"))
-    path = GUARD if chosen in OURS else NATIVE if chosen == "native" else IR
-    return path, chosen, tuple(skipped)

@@ -68,10 +68,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Plan:
-    """The optional patch, if there is anything to convert, and every place that was found."""
+    """The optional patch, if there is anything to convert, and every place that was found.
+
+    unread: the files in which nothing could be looked for.
+    """
 
     patch: Patch | None = None
     places: tuple[Place, ...] = ()
+    unread: tuple[PythonFile, ...] = ()
 
     @property
     def evidence(self) -> dict[str, object]:
@@ -115,7 +119,9 @@ def plan_norm_add_norm(
     read.
     """
     layer = layer_source()
-    drafts = [draft for draft in settings.workers.map(partial(_look, changed), files) if draft]
+    looked = settings.workers.map(partial(_look, changed), files)
+    drafts = [found for found in looked if isinstance(found, _Draft)]
+    unread = tuple(found for found in looked if isinstance(found, PythonFile))
     for draft in drafts:
         _check_subclasses(draft, files)
     converting = [draft for draft in drafts if draft.after != draft.before]
@@ -145,13 +151,13 @@ def plan_norm_add_norm(
         if draft.after != draft.before
     ]
     if not changes:
-        return Plan(None, tuple(places))
+        return Plan(None, tuple(places), unread)
     if present is None:
         changes.insert(0, FileChange(LAYER, None, layer))
     on_cpu = add_cpu_methods(tree, changed)
     if on_cpu is not None:
         changes.insert(0, on_cpu)
-    return Plan(_patch(changes, places, tree, on_cpu is not None), tuple(places))
+    return Plan(_patch(changes, places, tree, on_cpu is not None), tuple(places), unread)
 
 
 def layer_source() -> bytes:
@@ -159,12 +165,13 @@ def layer_source() -> bytes:
     return resources("normport.layers.in_tree").joinpath("norm_add_norm.py").read_bytes()
 
 
-def _look(changed: Mapping[str, bytes], file: PythonFile) -> _Draft | None:
+def _look(changed: Mapping[str, bytes], file: PythonFile) -> _Draft | PythonFile | None:
+    """What a file holds; the file itself where it cannot be read."""
     try:
         source = changed.get(file.relative) or file.read()
         sites = find_sandwiches(source)
     except (OSError, RefusedEdit, SyntaxError, ValueError, RecursionError):
-        return None  # the main job has told of it
+        return file
     if not sites:
         return None
     draft = _Draft(file.relative, source, sites, source)

@@ -45,8 +45,11 @@ Two guarded IR providers of rms_norm for XPU, put first by priority: xpu_fp16_ro
 float16 row with its weight, xpu_weightless_qk for the weightless norm of one token's heads.
 Both run the kernel that vllm_c runs. With compile_sizes=[1] the one-row graph calls it where
 the native chain would stand; every other range stays with Inductor, because a symbolic size is
-always refused. A pass gives GemmaRMSNorm its kernel in the same graph: it recognizes
-weight.float() + 1.0 before the IR is lowered.
+always refused. Where vllm_c stands first, as in eager mode, it runs the kernel already, and
+without a graph of one known size none could take it: there the order stays as it is, because a
+provider that declines costs a call outside of a graph some microseconds. A pass gives
+GemmaRMSNorm its kernel in the same graph: it recognizes weight.float() + 1.0 before the IR is
+lowered.
 
 An order of providers that the user chose is left alone, and so is batch-invariant mode. The
 providers are placed after the defaults that look at the first one, so no fusion pass is

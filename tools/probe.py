@@ -62,7 +62,9 @@ def _probe() -> dict[str, Any]:
 
     platform = plugin.supported_platform()
     if platform is None:
-        raise UserError("There is no XPU and no MUSA here for the probe to look at.")
+        raise UserError(
+            "There is no XPU and no MUSA here for the probe to look at: run it where the device is."
+        )
     from normport.layers import probe
 
     why = diagnosis.why_simulated()

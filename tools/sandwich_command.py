@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from normport.codemods.analyze import Options
 from normport.tools.commands import DONE, LEFT, accepted
 from normport.tools.diffs import git_diff
 from normport.tools.errors import UserError
+from normport.tools.findings import FileError
 from normport.tools.judge import NO_EXEC, NO_PROOF
 from normport.tools.norm_add_norm import Place, Plan, plan_norm_add_norm
 from normport.tools.parallel import Workers
@@ -14,6 +17,7 @@ from normport.tools.pipeline import Settings
 from normport.tools.port import model_files
 from normport.tools.proof import check_torch
 from normport.tools.series_commands import resolve_tree
+from normport.tools.source_file import look
 from normport.tools.terminal import note, progress, say, write_bytes
 from normport.tools.tree import SourceTree
 from normport.tools.workspace import apply_changes
@@ -75,7 +79,15 @@ def _plan(tree: SourceTree, only: Sequence[str], without: str | None, allow_unpr
         files, errors = model_files(tree, only)
         for error in errors:
             raise UserError(error.message)
-        return plan_norm_add_norm(tree, files, {}, settings)
+        plan = plan_norm_add_norm(tree, files, {}, settings)
+    # A named file is told to be broken even where no norm could be.
+    for file in dict.fromkeys((*plan.unread, *(file for file in files if file.named))):
+        found = look(replace(file, named=True), Options(), edits=False)
+        if isinstance(found, FileError):
+            raise UserError(found.message)
+        if file in plan.unread:
+            raise UserError(f"{file.relative} cannot be analysed; leave it out.")
+    return plan
 
 
 def _line(place: Place) -> str:

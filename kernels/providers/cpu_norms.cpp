@@ -79,8 +79,14 @@ inline float rounded_number<BFloat16>(float value) {
 
 template <typename T>
 inline float sum_of_squares(const T* x, int64_t size) {
-  float sums[kLanes] = {};
+  float sums[kLanes];
   int64_t i = 0;
+  if (size >= kLanes) {
+    for (; i < kLanes; ++i) sums[i] = float(x[i]) * float(x[i]);
+  } else {
+    // Only here, because setting them to zero first costs as much as a head's squares.
+    for (int lane = 0; lane < kLanes; ++lane) sums[lane] = 0.0f;
+  }
   for (; i + kLanes <= size; i += kLanes) {
     for (int lane = 0; lane < kLanes; ++lane) {
       const float value = float(x[i + lane]);
@@ -154,32 +160,48 @@ inline void scaled(const From* x, int64_t size, float inverse, const Scale<T>& s
   }
 }
 
+// How many rows are measured before the first of them is scaled: one head's square root and division
+// would otherwise be waited for head by head. What they hold stays in the first-level cache.
+constexpr int kRows = 8;
+constexpr int64_t kHeld = 2048;
+
 template <typename T>
 void norm_rows(const T* x, T* out, int64_t inner, int64_t outer_stride, int64_t inner_stride,
                int64_t size, int64_t measured, float epsilon, const Scale<T>& scale, bool multiplied,
                float factor, int64_t begin, int64_t end) {
+  const int64_t most = size * kRows <= kHeld ? kRows : 1;
+  const bool whole = scale.factors == nullptr && measured == size;
+  const bool finite_factor = std::isfinite(factor);
   // Counted along, because two divisions a row cost as much as the norm of a head.
   int64_t row = begin, index = begin % inner;
   for (const T* start = x + (begin / inner) * outer_stride; row < end; start += outer_stride) {
-    for (; index < inner && row < end; ++index, ++row) {
-      const T* from = start + index * inner_stride;
-      T* to = out + row * size;
-      const float squares = sum_of_squares(from, measured);
-      const float inverse = inverse_rms(squares, measured, epsilon);
-      // Then every element is a number, and so is its norm and a finite multiple of that.
-      const bool numbers = scale.factors == nullptr && measured == size && std::isfinite(squares);
-      if (numbers && multiplied && std::isfinite(factor)) {
-        scaled<T>(from, size, inverse, scale, [=](int64_t i, float v) {
-          to[i] = exactly<T>(rounded_number<T>(rounded_number<T>(v) * factor));
-        });
-      } else if (numbers && !multiplied) {
-        scaled<T>(from, size, inverse, scale,
-                  [=](int64_t i, float v) { to[i] = exactly<T>(rounded_number<T>(v)); });
-      } else if (multiplied) {
-        scaled<T>(from, size, inverse, scale,
-                  [=](int64_t i, float v) { to[i] = T(rounded<T>(v) * factor); });
-      } else {
-        scaled<T>(from, size, inverse, scale, [=](int64_t i, float v) { to[i] = T(v); });
+    while (index < inner && row < end) {
+      int64_t count = most < inner - index ? most : inner - index;
+      if (count > end - row) count = end - row;
+      float squares[kRows] = {}, inverses[kRows];
+      for (int64_t i = 0; i < count; ++i) {
+        squares[i] = sum_of_squares(start + (index + i) * inner_stride, measured);
+      }
+      for (int i = 0; i < kRows; ++i) inverses[i] = inverse_rms(squares[i], measured, epsilon);
+      for (int64_t i = 0; i < count; ++i, ++index, ++row) {
+        const T* from = start + index * inner_stride;
+        T* to = out + row * size;
+        const float inverse = inverses[i];
+        // Then every element is a number, and so is its norm and a finite multiple of that.
+        const bool numbers = whole && std::isfinite(squares[i]);
+        if (numbers && multiplied && finite_factor) {
+          scaled<T>(from, size, inverse, scale, [=](int64_t i, float v) {
+            to[i] = exactly<T>(rounded_number<T>(rounded_number<T>(v) * factor));
+          });
+        } else if (numbers && !multiplied) {
+          scaled<T>(from, size, inverse, scale,
+                    [=](int64_t i, float v) { to[i] = exactly<T>(rounded_number<T>(v)); });
+        } else if (multiplied) {
+          scaled<T>(from, size, inverse, scale,
+                    [=](int64_t i, float v) { to[i] = T(rounded<T>(v) * factor); });
+        } else {
+          scaled<T>(from, size, inverse, scale, [=](int64_t i, float v) { to[i] = T(v); });
+        }
       }
     }
     index = 0;

@@ -3,7 +3,10 @@
 ``xpu_fp16_row`` is the decode norm of one sequence: one float16 row with its weight.
 ``xpu_weightless_qk`` is the weightless norm of one token's heads. Both run the kernel
 that ``vllm_c`` runs; with ``compile_sizes=[1]`` they bring it into the one-row graph,
-where ``native`` would stand, and every other range stays with Inductor.
+where ``native`` would stand, and every other range stays with Inductor. Where
+``vllm_c`` stands first, as in eager mode, the kernel runs already, and without a graph
+of one known size none could take it: there the order is left alone, because a provider
+that declines costs a call outside of a graph some microseconds.
 
 The guards are plain predicates that say why not. What depends on a size is looked at in
 ``supports_args`` alone: lowering asks it with the graph's sizes, and a symbolic one is
@@ -54,7 +57,8 @@ LIMITS = {
 """Every size that a guard compares with, and the reason for it."""
 
 PRIORITY = {"rms_norm": ("xpu_fp16_row", "xpu_weightless_qk")}
-"""The providers to put first, per op. An order that a user chose is left alone."""
+"""The providers to put before ``native``, per op, where a graph of one known size is
+compiled. An order that a user chose is left alone."""
 
 _ROWS, _HIDDEN = LIMITS["row.rows"], LIMITS["row.hidden"]
 _HEADS, _HEAD_DIM = LIMITS["qk.rows"], LIMITS["qk.head_dim"]
@@ -198,17 +202,15 @@ def weightless_qk(
     return output
 
 
-def place_norm_providers(vllm_config: VllmConfig) -> str | None:
-    """Put the providers first in ``vllm_config``, or say why they were not.
-
-    To be called after the defaults that look at the first provider, or fusion passes
-    would be switched with them. A second call changes nothing.
-    """
+def why_not_placed(vllm_config: VllmConfig) -> str | None:
+    """Why the providers do not belong first in ``vllm_config``, or None."""
     if KERNEL_REFUSED is not None:
         return KERNEL_REFUSED
     if envs.VLLM_BATCH_INVARIANT:
         # The order of the kernel's reductions depends on the number of tokens.
         return "batch-invariant mode"
+    compilation = vllm_config.compilation_config
+    one_row_range = 1 in (compilation.compile_ranges_endpoints or ())
     order = vllm_config.kernel_config.ir_op_priority
     default = current_platform.get_default_ir_op_priority(vllm_config)
     for op, providers in PRIORITY.items():
@@ -217,5 +219,24 @@ def place_norm_providers(vllm_config: VllmConfig) -> str | None:
             continue
         if current != getattr(default, op):
             return f"the order for {op} is the user's own"
-        setattr(order, op, [*providers, *current])
+        if current[0] != "native":
+            return f"{current[0]} stands first and runs the kernel"
+        if not compilation.compile_sizes and not one_row_range:
+            return "no graph of one known size is compiled"
+    return None
+
+
+def place_norm_providers(vllm_config: VllmConfig) -> str | None:
+    """Put the providers first in ``vllm_config``, or say why they were not.
+
+    To be called after the defaults that look at the first provider, or fusion passes
+    would be switched with them. A second call changes nothing.
+    """
+    reason = why_not_placed(vllm_config)
+    if reason is not None:
+        return reason
+    order = vllm_config.kernel_config.ir_op_priority
+    for op, providers in PRIORITY.items():
+        others = [name for name in getattr(order, op) if name not in providers]
+        setattr(order, op, [*providers, *others])
     return None

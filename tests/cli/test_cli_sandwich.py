@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from cli_sources import UNPROVEN, Command, commit_all, git
 
 from normport.codemods.rules.np500_sandwich import RULES
 from normport.tools.norm_add_norm import LAYER, layer_source
+from normport.tools.tree import SourceTree
 
 MODELS = "vllm/model_executor/models"
 BEFORE, AFTER = RULES[0].examples[0].before, RULES[0].examples[0].after
@@ -75,3 +78,52 @@ def test_only_and_uncommitted_changes(normport: Command, checkout: Path) -> None
     assert "uncommitted changes" in dirty.err
     assert made.read_text() == f"{BEFORE}# mine\n"
     assert not (checkout / LAYER).exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"def f(:\n", "broken.py does not parse as Python in line 1"),
+        (f"{BEFORE}def f(:\n".encode(), "broken.py does not parse as Python in line"),
+        (f"{BEFORE}# \xff\n".encode("latin-1"), "broken.py is not UTF-8 (byte 0xff"),
+    ],
+)
+def test_a_broken_file_is_named_and_nothing_written(
+    normport: Command, checkout: Path, data: bytes, said: str
+) -> None:
+    (checkout / MODELS / "broken.py").write_bytes(data)
+    commit_all(checkout)
+    result = normport("sandwich", "checkout", *UNPROVEN, "--only", "broken")
+    assert result.status == 2
+    assert said in result.err
+    whole = normport("sandwich", "checkout", *UNPROVEN, "--write")
+    # Without a word of a norm a file is none of our business, as for scan.
+    assert whole.status == (0 if data.startswith(b"def f") else 2)
+    assert (git(checkout, "status", "--porcelain") == "") is (whole.status == 2)
+
+
+@pytest.mark.release
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_real_model_is_proved_and_then_written(
+    normport: Command, folder: Path, release: Callable[[str], SourceTree]
+) -> None:
+    source, model = release("0.29.0").root, f"{MODELS}/gemma4_mtp.py"
+    shutil.copytree(source / "vllm", folder / "copy" / "vllm", ignore=only_python)
+    before = (source / model).read_bytes()
+    told = normport("sandwich", "copy", "--only", "gemma4_mtp")
+    assert told.status == 1
+    assert "1 can be made" in told.err
+    # Without a proof the same place is left, with the option that is the cause as its reason.
+    for option in ("--no-proof", "--no-exec"):
+        left = normport("sandwich", "copy", "--only", "gemma4_mtp", option, "--write")
+        assert left.status == 0
+        assert f"({option})" in left.out
+        assert (folder / "copy" / model).read_bytes() == before
+    written = normport("sandwich", "copy", "--only", "gemma4_mtp", "--write")
+    assert written.status == 0, written.err
+    assert b"self.norm_add_norm(" in (folder / "copy" / model).read_bytes()
+    assert (folder / "copy" / LAYER).read_bytes() == layer_source()
+
+
+def only_python(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if "." in name and not name.endswith((".py", ".pyi"))]

@@ -27,6 +27,8 @@ SIMULATED = Path(__file__).resolve().parent.parent / "simulated"
 CASES = 24_822
 """7 x 8 x 7 x 3 of rows, hidden sizes, layouts and dtypes, and 2 x 3 with 4096 rows; each with the
 12 pairs of weight and residual of RMSNorm and the 9 of GemmaRMSNorm, which always has a weight."""
+GUARDED_CASES = 4_728
+"""Those of RMSNorm without a residual, which on XPU run again as compile mode orders providers."""
 
 
 def environment(platform: str) -> dict[str, str]:
@@ -60,6 +62,7 @@ def run_matrix(platform: str) -> dict[str, Any]:
     output = run_python(platform, SIMULATED / "matrix_runner.py", platform)
     record: dict[str, Any] = json.loads(output.splitlines()[-1])
     print(f"dispatch matrix, {platform}: {record['cases']} cases", record["paths"])
+    print(record["guarded_paths"])
     return record
 
 
@@ -74,10 +77,13 @@ def test_matrix(platform: str) -> None:
         paths
         == {
             "cpu": {"native"},
-            "xpu": {"guard", "gemma", "vllm_c", "native", "empty"},
+            "xpu": {"gemma", "vllm_c", "native", "empty"},
             "musa": {"guard", "native"},
         }[platform]
     )
+    guarded = {path.partition(" (")[0] for path in record["guarded_paths"]}
+    assert guarded == ({"guard", "native"} if platform == "xpu" else set())
+    assert sum(record["guarded_paths"].values()) == (GUARDED_CASES if guarded else 0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
@@ -90,7 +96,7 @@ def test_what_the_matrix_does_not_vary() -> None:
     results = json.loads(run_python("xpu", SIMULATED / "xpu_checks.py").splitlines()[-1])
     failed = {name: told for name, told in results.items() if told is not None}
     assert not failed, "\n".join(failed.values())
-    assert len(results) == 12
+    assert len(results) == 13
 
 
 @functools.cache
@@ -127,7 +133,7 @@ def test_doctor_tells_guard_ir_and_native_apart_on_xpu() -> None:
     assert report["simulated"] is True
     assert {found["not_called_because"] for found in report["kernels"].values()} == {None}
     found = paths(report)
-    assert found["RMSNorm", "eager, 1 token"] == "kernel by guard"
+    assert found["RMSNorm", "eager, 1 token"] == "kernel by IR"
     assert found["RMSNorm", "eager, 64 tokens"] == "kernel by IR"
     assert found["RMSNorm, float32 weight", "eager, 1 token"] == "native"
     assert found["GemmaRMSNorm with residual", "eager, 64 tokens"] == "kernel by guard"
@@ -139,6 +145,20 @@ def test_doctor_tells_guard_ir_and_native_apart_on_xpu() -> None:
     assert compiled["native_by_compile"]
     other = next(a for a in compiled["answers"] if a["situation"].endswith("other ranges"))
     assert ["xpu_fp16_row", "symbolic size"] in other["skipped"]
+    unplaced = ["xpu_fp16_row", "vllm_c stands first and runs the kernel"]
+    assert unplaced in eager["answers"][0]["skipped"]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "xpu", "musa"])
+def test_doctor_gives_a_reason_for_each_one_not_chosen(platform: str) -> None:
+    for mode in doctor(platform)["modes"]:
+        for answer in mode["answers"]:
+            named = {name for name, _ in answer["skipped"]}
+            if answer["path"] == "native":
+                assert named, answer
+                assert "native" not in named
+            # A device's method is not a reason on another one.
+            assert not named & ({"forward_xpu", "pass"} if platform != "xpu" else {"forward_musa"})
 
 
 def test_doctor_on_musa_and_cpu() -> None:

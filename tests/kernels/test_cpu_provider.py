@@ -147,6 +147,20 @@ def test_threads_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     check_bits(results[1][0], rms_norm.native(x, weight, 1e-6))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_that_are_measured_together_do_not_touch_each_other(dtype: torch.dtype) -> None:
+    q, k = draw(3, 19, 128, dtype=dtype), draw(3, 5, 128, dtype=dtype)
+    q[1, 4, 7], q[2, 18, 0], k[0, 4, 127] = torch.inf, torch.nan, -torch.inf
+    together = run(qk_norm, q, k, None, None, 1e-6, False, False, 0.37)
+    for x, found, factor in zip((q, k), together, (0.37, 1.0), strict=True):  # type: ignore[call-overload]
+        for token, head in itertools.product(range(3), range(x.shape[1])):
+            one = x[token : token + 1, head : head + 1]
+            alone, _ = run(qk_norm, one, one, None, None, 1e-6, False, False, factor)  # type: ignore[misc]
+            torch.testing.assert_close(
+                found[token, head], alone[0, 0], rtol=0, atol=0, equal_nan=True
+            )
+
+
 def test_special_values_stay_what_they_are() -> None:
     for dtype in DTYPES:
         x = draw(4, 64, dtype=dtype)

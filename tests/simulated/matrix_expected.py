@@ -49,6 +49,12 @@ def guard_reason(case: Case) -> str | None:
     return heads_reason(case) if case.weight == "none" else row_reason(case)
 
 
+def guarded(case: Case) -> Path:
+    """By the guards alone, which stand before native: on MUSA, and on XPU in compile mode."""
+    reason = guard_reason(case)
+    return ("guard" if reason is None else "native"), reason
+
+
 def on_cpu(case: Case) -> Path:
     return "native", None
 
@@ -56,8 +62,7 @@ def on_cpu(case: Case) -> Path:
 def on_musa(case: Case) -> Path:
     if case.residual != "none":
         return "native", None
-    reason = guard_reason(case)
-    return ("guard" if reason is None else "native"), reason
+    return guarded(case)
 
 
 def on_xpu(case: Case) -> Path:
@@ -66,12 +71,7 @@ def on_xpu(case: Case) -> Path:
 
 def _plain(case: Case) -> Path:
     matching = case.weight == "none" or case.weight_dtype is case.dtype
-    if case.residual != "none":
-        return ("vllm_c" if matching else "native"), None
-    reason = guard_reason(case)
-    if reason is None:
-        return "guard", None
-    return ("vllm_c" if matching else "native"), reason
+    return ("vllm_c" if matching else "native"), None
 
 
 def _gemma(case: Case) -> Path:

@@ -4,8 +4,9 @@
 
 NORMPORT_SIMULATE says which platform this process has. Every case takes the path that
 ``matrix_expected`` names and, where that path is ours or native, meets the tolerances of vLLM's
-own op against float64. Prints one JSON object: the number of cases, how many took each path, and
-the first cases that were wrong.
+own op against float64. On XPU the norms that the guarded IR providers are for run a second time,
+with the order of providers that compile mode has, where these stand first. Prints one JSON object:
+the number of cases, how many took each path, and the first cases that were wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from matrix_cases import (
     size,
     variants,
 )
-from matrix_expected import EXPECTED, Path
+from matrix_expected import EXPECTED, Path, guarded
 from torch import Tensor
 from vllm import ir
 from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
@@ -130,12 +131,14 @@ def build(layer: str, weight: str, flat: Tensor, device: Device) -> Any:
 
 
 class Matrix:
-    def __init__(self, name: str, counts: Counts) -> None:
+    def __init__(self, name: str, counts: Counts, guarded_order: list[str] | None) -> None:
         self.device = DEVICES[name]()
         self.expected = EXPECTED[name]
         self.counts = counts
+        self.guarded_order = guarded_order
         self.cases = 0
         self.paths: Counter[str] = Counter()
+        self.guarded_paths: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.layers: dict[Any, Any] = {}
 
@@ -163,7 +166,12 @@ class Matrix:
                 norms = Bounds.around(exact, dtype, **tolerance)
                 for layout in layouts:
                     case = Case(layer, rows, hidden, layout, dtype, kind, add)
-                    self.case(case, made, x, residual, norms, sums[add], few)
+                    values = (x, residual, norms, sums[add], few)
+                    self.case(case, made, *values, self.expected(case), self.paths)
+                    self.cases += 1
+                    if self.guarded_order and layer == "RMSNorm" and add == "none":
+                        with ir.ops.rms_norm.set_priority(self.guarded_order):
+                            self.case(case, made, *values, guarded(case), self.guarded_paths)
 
     def layer(self, layer: str, kind: str, dtype: torch.dtype, weight: Tensor) -> Any:
         return build(layer, kind, weight, self.device)
@@ -177,6 +185,8 @@ class Matrix:
         norms: Bounds,
         sums: Bounds,
         few: slice,
+        wanted: Path,
+        paths: Counter[str],
     ) -> None:
         shape = LAYOUTS[case.layout][1]
         first = self.device.put(shape(x))
@@ -188,7 +198,6 @@ class Matrix:
         before = None if len(args) > 1 else self.device.take(first).clone()
         self.counts.clear()
         self.device.start()
-        wanted = self.expected(case)
         # A kernel that vLLM would call without us too has no guard: neither for an empty tensor,
         # nor for strides or a weight that it cannot read. Its path is ours to keep, not its result.
         theirs = wanted[0] == "vllm_c"
@@ -208,8 +217,7 @@ class Matrix:
                 return
             result = None
         path = self.device.path(self.counts, layer, args)
-        self.cases += 1
-        self.paths["{} ({})".format(*path)] += 1
+        paths["{} ({})".format(*path)] += 1
         if path != wanted:
             self.report(case, f"took {path}, expected {wanted}")
         if result is not None and not (theirs and unsafe):
@@ -245,6 +253,10 @@ def main() -> None:
     torch.set_num_threads(1)
     load_general_plugins()
     config = VllmConfig(compilation_config=CompilationConfig(mode=0))
+    order = None
+    if name == "xpu":
+        compiled = VllmConfig(compilation_config=CompilationConfig(mode=3, compile_sizes=[1]))
+        order = compiled.kernel_config.ir_op_priority.rms_norm
     with (
         set_current_vllm_config(config),
         config.kernel_config.ir_op_priority.set_priority(),
@@ -252,7 +264,7 @@ def main() -> None:
         counted() as counts,
         torch.no_grad(),
     ):
-        matrix = Matrix(name, counts)
+        matrix = Matrix(name, counts, order)
         matrix.run()
     from normport.layers import plugin
 
@@ -261,6 +273,7 @@ def main() -> None:
         "size": size(),
         "cases": matrix.cases,
         "paths": dict(sorted(matrix.paths.items())),
+        "guarded_paths": dict(sorted(matrix.guarded_paths.items())),
         "wrong": matrix.wrong,
     }
     print(json.dumps(record))

@@ -181,8 +181,26 @@ def check_two_models() -> None:
     with configured(mode=3, compile_sizes=[1]) as compiled:
         second = RMSNorm(HIDDEN, dtype=torch.float16)
         assert second._forward_method.__func__.__name__ == "forward_native"
-    assert eager.kernel_config.ir_op_priority.rms_norm == [*PROVIDERS, "vllm_c", "native"]
+    # There vllm_c runs the same kernel, and a provider that declines costs time.
+    assert eager.kernel_config.ir_op_priority.rms_norm == ["vllm_c", "native"]
     assert compiled.kernel_config.ir_op_priority.rms_norm == [*PROVIDERS, "native"]
+
+
+def check_placed_only_for_a_graph_of_known_size() -> None:
+    """A range of the one size is such a graph too; the default compiles ranges of more alone."""
+    from normport.layers import xpu
+
+    for compilation, placed in (
+        ({}, False),
+        ({"compile_ranges_endpoints": [64]}, False),
+        ({"compile_ranges_endpoints": [1]}, True),
+        ({"compile_sizes": [1, 2]}, True),
+    ):
+        with configured(mode=3, **compilation) as config:
+            order = config.kernel_config.ir_op_priority.rms_norm
+            assert order == [*(PROVIDERS if placed else []), "native"], compilation
+            why = None if placed else "no graph of one known size is compiled"
+            assert xpu.providers().why_not_placed(config) == why
 
 
 def check_users_order_is_kept() -> None:
@@ -197,7 +215,7 @@ def check_users_order_is_kept() -> None:
         compilation_config=CompilationConfig(mode=0),
     )
     assert config.kernel_config.ir_op_priority.rms_norm == ["native", "vllm_c"]
-    with configured() as ours:
+    with configured(mode=3, compile_sizes=[1]) as ours:
         placed = list(ours.kernel_config.ir_op_priority.rms_norm)
         assert xpu.providers().place_norm_providers(ours) is None
         assert ours.kernel_config.ir_op_priority.rms_norm == placed
@@ -224,7 +242,7 @@ def check_loading_twice() -> None:
     first = dict(plugin.OUTCOME)
     plugin.load()
     assert first == plugin.OUTCOME
-    with configured() as config:
+    with configured(mode=3, compile_sizes=[1]) as config:
         assert config.kernel_config.ir_op_priority.rms_norm[:2] == PROVIDERS
         assert config.kernel_config.ir_op_priority.rms_norm.count("xpu_fp16_row") == 1
 
@@ -235,7 +253,7 @@ def check_counts_cost_nothing_afterwards() -> None:
 
     impl = ir.ops.rms_norm.impls["xpu_fp16_row"]
     before = impl._supports_args
-    with configured():
+    with configured(), ir.ops.rms_norm.set_priority([*PROVIDERS, "native"]):
         layer = RMSNorm(HIDDEN, dtype=torch.float16)
         with counted() as counts:
             layer(row())
