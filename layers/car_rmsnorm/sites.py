@@ -204,9 +204,10 @@ def results(node: fx.Node) -> dict[int, list[fx.Node]] | None:
     """The getitem nodes of a node with two results; None when something else reads it."""
     found: dict[int, list[fx.Node]] = {}
     for user in node.users:
-        if user.target is not operator.getitem or user.args[1] not in (0, 1):
+        index = user.args[1] if user.target is operator.getitem else None
+        if not isinstance(index, int) or not 0 <= index <= 1:
             return None
-        found.setdefault(int(user.args[1]), []).append(user)
+        found.setdefault(index, []).append(user)
     return found
 
 
