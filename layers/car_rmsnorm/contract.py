@@ -146,10 +146,11 @@ def _decide_range(cell: Cell, rows: int | None, compile_range: Any) -> Decision:
 
 def _ends(compile_range: Any) -> tuple[int, int] | None:
     """Both ends of a pair, or of an object such as vLLM's Range; None for anything else."""
-    if hasattr(compile_range, "start") and hasattr(compile_range, "end"):
-        compile_range = (compile_range.start, compile_range.end)
-    if not isinstance(compile_range, tuple | list):
-        return None
+    if type(compile_range) not in (tuple, list):
+        try:
+            compile_range = (compile_range.start, compile_range.end)
+        except Exception:  # A property of somebody's object may raise anything.
+            return None
     if len(compile_range) != 2 or not all(_is_int(end) for end in compile_range):
         return None
     return compile_range[0], compile_range[1]
@@ -176,7 +177,7 @@ def _find_cell(config: Any, table: Table) -> Cell | Decision:
             return _native(_CODES[name] + "-unknown", f"the {_WORDS[name]} {what}")
     for name in ("family", "size", "dtype", "precision"):
         value = getattr(config, name)
-        if value is not None and not isinstance(value, str):
+        if value is not None and type(value) is not str:
             return _native(_CODES[name], f"the {name} {_shown(value)} is not a name")
     tp = config.tensor_parallel
     if tp == 1:
@@ -237,7 +238,8 @@ _WORDS = {
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    # By type: a bool is no number of rows, and a class of its own may compare as it likes.
+    return type(value) is int
 
 
 def _shown(value: Any) -> str:

@@ -155,7 +155,7 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
 
     def _replace(self, graph: fx.Graph, site: Site) -> None:
         assert self.provider is not None
-        x = site.reduce.args[0]
+        x = sites.argument(site.reduce, 0, "tensor")
         arguments: tuple[Any, ...]
         with graph.inserting_before(site.norm):
             if site.form == NORM:

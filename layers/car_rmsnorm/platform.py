@@ -2,7 +2,7 @@
 
 vLLM takes one out-of-tree platform, so this is a mixin that the platform's class inherits first:
 
-    class MUSAPlatform(CarRmsNormMixin, MUSAPlatformBase): ...
+    class MtmlMUSAPlatform(CarRmsNormMixin, MUSAPlatformBase): ...
 
 It uses only what vLLM 0.29.0 asks its platforms for, and each answer builds on the platform's own.
 """

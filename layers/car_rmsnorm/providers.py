@@ -222,9 +222,20 @@ def _jit_comm(group: Any) -> Any:
 
 
 def _reduce(x: Tensor, group: Any) -> Tensor:
-    # vLLM's CPU communicator reduces in place, which an op that mutates nothing may not.
-    reduced: Tensor = group._all_reduce_out_place(x.clone() if x.device.type == "cpu" else x)
+    # An op that mutates nothing may not hand its argument to a communicator that reduces in place.
+    reduced: Tensor = group._all_reduce_out_place(x.clone() if _in_place(x, group) else x)
     return reduced
+
+
+def _in_place(x: Tensor, group: Any) -> bool:
+    """Whether the group reduces in place, as vLLM's CPU communicator and the base class do."""
+    from vllm.distributed.device_communicators.base_device_communicator import (
+        DeviceCommunicatorBase,
+    )
+
+    communicator = type(group.device_communicator)
+    inherited = getattr(communicator, "all_reduce", None) is DeviceCommunicatorBase.all_reduce
+    return inherited or x.device.type == "cpu"
 
 
 def _declining(call: Any, *arguments: Any) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 NORM = "all_reduce+rms_norm"
 FUSED_ADD = "all_reduce+fused_add_rms_norm"
@@ -65,13 +65,13 @@ def all_reduces(graph: fx.Graph, group: str, comm_id: int | None) -> Iterator[fx
         if node.op != "call_function":
             continue
         if node.target is torch.ops.vllm.all_reduce.default:
-            if _argument(node, 1, "group_name") == group:
+            if argument(node, 1, "group_name") == group:
                 yield node
         elif (
             comm_id is not None
             and musa is not None
             and node.target is musa.default
-            and _argument(node, 1, "comm_id") == comm_id
+            and argument(node, 1, "comm_id") == comm_id
         ):
             yield node
 
@@ -86,18 +86,18 @@ def site_of(reduce: fx.Node) -> Site | None:
     """The first norm that reads an all-reduce, directly or through an add; None without one."""
     for user in reduce.users:
         if user.target is _fused_add() and user.op == "call_function":
-            x, residual = _argument(user, 0, "x"), _argument(user, 1, "x_residual")
+            x, residual = argument(user, 0, "x"), argument(user, 1, "x_residual")
             # The sum is the same either way round.
             other = residual if x is reduce else x
             return _site(FUSED_ADD, reduce, user, None, other, first=2)
-        if user.target is _rms_norm() and _argument(user, 0, "x") is reduce:
+        if user.target is _rms_norm() and argument(user, 0, "x") is reduce:
             return _site(NORM, reduce, user, None, None, first=1)
     for user in reduce.users:
         if user.target is not torch.ops.aten.add.Tensor:
             continue
-        a, b = user.args[:2]
+        a, b = argument(user, 0, "self"), argument(user, 1, "other")
         for norm in user.users:
-            if norm.target is _rms_norm() and _argument(norm, 0, "x") is user:
+            if norm.target is _rms_norm() and argument(norm, 0, "x") is user:
                 return _site(ADD, reduce, norm, user, b if a is reduce else a, first=1)
     return None
 
@@ -106,7 +106,8 @@ def problem(site: Site, limits: Limits) -> str | None:
     """Why a site cannot be fused, as a short phrase that can be counted; None if it can."""
     reduced = _value(site.reduce)
     weight = _value(site.weight)
-    if reduced is None or _value(_argument(site.reduce, 0, "tensor")) is None:
+    given = _value(argument(site.reduce, 0, "tensor"))
+    if reduced is None or given is None:
         return "value: the all-reduce has no fake value"
     if weight is None:
         return "weight: the norm has none"
@@ -116,7 +117,8 @@ def problem(site: Site, limits: Limits) -> str | None:
         return "eps: it is not a number"
     if site.add is not None and site.add.kwargs.get("alpha", 1) != 1:
         return "alpha: the residual is scaled"
-    tensors = [reduced]
+    # A slice may be reduced too; what comes out of it is dense, what the op would get is not.
+    tensors = [given, reduced]
     if site.form != NORM:
         residual = _value(site.residual)
         if residual is None:
@@ -146,9 +148,9 @@ def _site(
         norm,
         add,
         residual,
-        weight=_argument(norm, first, "weight"),
-        eps=_argument(norm, first + 1, "epsilon"),
-        variance_size=_argument(norm, first + 2, "variance_size"),
+        weight=argument(norm, first, "weight"),
+        eps=argument(norm, first + 1, "epsilon"),
+        variance_size=argument(norm, first + 2, "variance_size"),
     )
 
 
@@ -161,8 +163,9 @@ def _tensor_problem(tensor: Tensor, limits: Limits) -> str | None:
         return f"hidden size: {tensor.shape[1]} is not the model's"
     rows: Any = tensor.shape[0]
     if isinstance(rows, torch.SymInt):
-        # The range is about tokens; rows that are computed from them are another number.
-        if not rows.node.expr.is_Symbol:
+        # The range is about tokens; rows that are computed from them are another number, and so
+        # are those that are only known once it ran.
+        if not rows.node.expr.is_Symbol or free_unbacked_symbols(rows):
             return "rows: they are not the number of tokens"
     elif not limits.start <= rows <= limits.end:
         return "rows: they lie outside the range"
@@ -198,16 +201,18 @@ def _depends(node: Any, ancestor: fx.Node) -> bool:
 
 
 def results(node: fx.Node) -> dict[int, list[fx.Node]] | None:
-    """The getitem nodes of a node with several results; None when something else reads it."""
+    """The getitem nodes of a node with two results; None when something else reads it."""
     found: dict[int, list[fx.Node]] = {}
     for user in node.users:
-        if user.target is not operator.getitem or not isinstance(user.args[1], int):
+        index = user.args[1] if user.target is operator.getitem else None
+        if not isinstance(index, int) or not 0 <= index <= 1:
             return None
-        found.setdefault(user.args[1], []).append(user)
+        found.setdefault(index, []).append(user)
     return found
 
 
-def _argument(node: fx.Node, index: int, name: str) -> Any:
+def argument(node: fx.Node, index: int, name: str) -> Any:
+    """An argument of a node, given by place or by name; None where it is left out."""
     return node.args[index] if len(node.args) > index else node.kwargs.get(name)
 
 

@@ -207,6 +207,41 @@ class LikeNumpy:
         return "like numpy's 1"
 
 
+class Chameleon(str):
+    """Equal to every name."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+
+class LikeAnInt(int):
+    """An int that compares as it likes."""
+
+    def __le__(self, other: object) -> bool:
+        return True
+
+    def __ge__(self, other: object) -> bool:
+        return True
+
+
+class Raising:
+    """A range whose ends cannot be read."""
+
+    end = 3
+
+    @property
+    def start(self) -> int:
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("name", ["family", "size", "dtype", "precision"])
+def test_a_name_that_equals_everything_is_none(name: str) -> None:
+    decision = route(replace(BASE, **{name: Chameleon("x")}), 1)
+    assert (decision.fused, decision.code) == (False, name)
+
+
 BAD_ROWS = [
     (0, "rows-below"),
     (-1, "rows-below"),
@@ -216,6 +251,7 @@ BAD_ROWS = [
     ("1", "rows-type"),
     ([1], "rows-type"),
     (LikeNumpy(), "rows-type"),
+    (LikeAnInt(17), "rows-type"),
 ]
 BAD_RANGES = [
     ((3, 1), "range-reversed"),
@@ -235,6 +271,8 @@ BAD_RANGES = [
     ((LikeNumpy(), 3), "range-type"),
     ([1, True], "range-type"),
     (SimpleNamespace(start=1, end=None), "range-type"),
+    ((LikeAnInt(1), 3), "range-type"),
+    (Raising(), "range-type"),
 ]
 
 

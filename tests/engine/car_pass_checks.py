@@ -18,6 +18,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from vllm.compilation.passes.inductor_pass import pass_context
     from vllm.config.utils import Range
+    from vllm.distributed.device_communicators.base_device_communicator import (
+        DeviceCommunicatorBase,
+    )
 
     from normport.layers.car_rmsnorm import counts, fusion, ops, providers
     from normport.layers.car_rmsnorm.contract import CONTRACT, Cell, digest
@@ -193,6 +196,20 @@ def test_results_share_no_memory() -> None:
     assert len({v.untyped_storage()._cdata for v in values}) == len(values) == 3
 
 
+def slice_of(g: Graph, name: str) -> Any:
+    """Half of each of twice as wide rows."""
+    both = g.call(torch.ops.aten.cat.default, [g.rows(name), g.rows(f"{name}2")], 1)
+    return g.call(torch.ops.aten.slice.Tensor, both, 1, 0, HIDDEN)
+
+
+def rows_known_at_run_time(g: Graph) -> Any:
+    shape_env = g.mode.shape_env
+    assert shape_env is not None
+    with g.mode:
+        value = torch.empty(shape_env.create_unbacked_symint(), HIDDEN, dtype=g.dtype)
+    return g.given("x", value)
+
+
 REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
     "scaled residual": (
         lambda g: g.norm(g.add(g.reduce(g.rows("x")), g.rows("r"), alpha=2), g.weight()),
@@ -223,6 +240,23 @@ REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
         )(g.reduce(g.rows("x"))),
         "order",
     ),
+    # Reducing it gives a dense tensor; the op's argument is not.
+    "a slice that is reduced": (
+        lambda g: g.norm(g.reduce(slice_of(g, "x")), g.weight()),
+        "contiguity",
+    ),
+    "a slice as the residual": (
+        lambda g: g.item(g.fused_add(g.reduce(g.rows("x")), slice_of(g, "r"), g.weight()), 0),
+        "contiguity",
+    ),
+    "rows that the data decides": (
+        lambda g: g.norm(g.reduce(rows_known_at_run_time(g)), g.weight()),
+        "rows",
+    ),
+    "results that are counted from the end": (
+        lambda g: g.item(g.fused_add(g.reduce(g.rows("x")), g.rows("r"), g.weight()), -2),
+        "results",
+    ),
     "three dimensions": (
         lambda g: g.norm(
             g.reduce(g.call(torch.ops.aten.unsqueeze.default, g.rows("x"), 0)), g.weight()
@@ -248,6 +282,18 @@ def test_what_is_left_alone_and_why(name: str) -> None:
     assert (count.matched, count.replaced) == (1, 0)
     assert [why.split(":")[0] for why in count.skipped] == [word]
     assert targets(graph) == before
+
+
+def test_arguments_may_be_given_by_name() -> None:
+    g = Graph()
+    x, residual, weight = g.rows("x"), g.rows("residual"), g.weight()
+    reduced = g.call(torch.ops.vllm.all_reduce.default, tensor=x, group_name=GROUP)
+    total = g.call(torch.ops.aten.add.Tensor, reduced, other=residual)
+    norm = g.call(torch.ops.vllm_ir.rms_norm.default, x=total, weight=weight, epsilon=1e-6)
+    graph = g.done(norm)
+    assert apply(graph).replaced == 1
+    op = next(node for node in graph.nodes if node.op == "call_function")
+    assert op.args[:4] == (x, residual, weight, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -439,6 +485,26 @@ def test_the_fakes_give_the_shapes_of_symbolic_rows() -> None:
     call = torch.ops.normport_car.all_reduce_add_rms_norm_raw.default
     node = g.call(call, x, r, w, 1e-6, 0.0, False, GROUP, "composed")
     assert [v.shape for v in node.meta["val"]] == [x.meta["val"].shape] * 3
+
+
+@pytest.mark.parametrize("inherited", [True, False])
+def test_a_communicator_that_reduces_in_place_gets_a_copy(inherited: bool) -> None:
+    class Communicator(DeviceCommunicatorBase):  # type: ignore[misc]
+        if not inherited:
+
+            def all_reduce(self, input_: Any) -> Any:
+                return input_.clone()
+
+    communicator = Communicator.__new__(Communicator)
+    given: list[torch.Tensor] = []
+    group = SimpleNamespace(
+        device_communicator=communicator,
+        _all_reduce_out_place=lambda x: given.append(x) or x,
+    )
+    # On the CPU it is always a copy.
+    x = torch.empty(2, HIDDEN, device="meta")
+    providers._reduce(x, group)
+    assert (given[0] is x) == (not inherited)
 
 
 def test_errors_have_names(group: Any) -> None:

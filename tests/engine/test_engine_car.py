@@ -7,18 +7,11 @@ of the switch could be found by the other.
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from car_engine import LAYERS, OFF, VOCABULARY, Run, job, run_engine
+from car_compare import check_that_the_bound_says_something, difference
+from car_engine import LAYERS, OFF, Run, job, run_engine
 
 pytestmark = pytest.mark.engine
-
-LOGIT_STEP = 2**-6
-"""Between two numbers of bfloat16 from 2 to 4; the leading logit lies below 4."""
-LOGPROB_BOUND = 2 * LOGIT_STEP
-"""One step for the rounding of the logit itself, which can fall the other way, and one for all that
-reaches it from the hidden states (docs/car-rmsnorm.md has the estimate)."""
 
 
 @pytest.fixture(scope="module")
@@ -88,21 +81,8 @@ def test_off_makes_no_rewrite(off: Run) -> None:
 def test_on_and_off_generate_the_same(on: Run, off: Run) -> None:
     assert on.outputs is not None
     assert off.outputs is not None
-    leading = []
-    for one, other in zip(on.outputs, off.outputs, strict=True):
-        assert one["tokens"] == other["tokens"]
-        for a, b, token in zip(one["logprobs"], other["logprobs"], one["tokens"], strict=True):
-            first, second = sorted(a.values(), reverse=True)[:2]
-            assert first - second > 2 * LOGPROB_BOUND, "the model leaves the token to a rounding"
-            assert abs(a[str(token)] - b[str(token)]) <= LOGPROB_BOUND
-            leading.append(first)
-    # About the largest logit: the others lie around 0, so the whole sum is about the vocabulary's.
-    assert max(leading) + math.log(VOCABULARY) < 4, (
-        "the step of its rounding is larger than assumed"
-    )
-    # The bound says something: what the logprobs are depends on the context by much more.
-    assert max(leading) - min(leading) > 20 * LOGPROB_BOUND
-    assert len({token for run in on.outputs for token in run["tokens"]}) > 20
+    check_that_the_bound_says_something(on.outputs)
+    assert difference(on.outputs, off.outputs) is None
 
 
 def test_the_switch_never_finds_the_other_states_graphs(on: Run, off: Run) -> None:

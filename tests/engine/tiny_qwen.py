@@ -14,6 +14,7 @@ HIDDEN = 64
 LAYERS = 2
 HEAD_SCALE = 1 / 16
 """The leading logit is about ``HIDDEN * HEAD_SCALE``, and the others about a tenth of it."""
+EPS = 0.125
 COMMON = {
     "vocab_size": 512,
     "hidden_size": HIDDEN,
@@ -28,6 +29,8 @@ COMMON = {
     "linear_num_key_heads": 4,
     "linear_num_value_heads": 4,
     "max_position_embeddings": 512,
+    # Far larger than a real one: with 1e-6 a norm that took another eps would give the same.
+    "rms_norm_eps": EPS,
     "tie_word_embeddings": False,
     "bos_token_id": 1,
     "eos_token_id": 2,
