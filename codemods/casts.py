@@ -15,6 +15,22 @@ from normport.codemods.nodes import spelled
 _CASTS = ("half", "bfloat16", "float", "double", "to", "type")
 
 
+def default_dtype(module: ModuleInfo) -> int | None:
+    """The line where the file has parameters made in another dtype than the run's, or None.
+
+    vLLM builds a model with the run's dtype as torch's default one, in which a norm's weight is.
+    """
+    names = ("set_default_dtype", "set_default_torch_dtype")
+    nodes: list[ast.expr] = []
+    for name in names:
+        nodes += module.attributes.get(name, [])
+        nodes += module.names.get(name, [])
+    for local, full in module.imports.items():
+        if full.rpartition(".")[2] in names and local not in names:
+            nodes += module.names.get(local, [])
+    return min((node.lineno for node in nodes), default=None)
+
+
 def module_cast(module: ModuleInfo) -> int | None:
     """The line where a module of this file is converted to another dtype, or None.
 

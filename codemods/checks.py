@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from normport.codemods.casts import module_cast
+from normport.codemods.casts import default_dtype, module_cast
 from normport.codemods.input_dtypes import converted_input
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
@@ -42,6 +42,10 @@ def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None
         if line is not None:
             kind = "float32" if computes.multiply_in == "float32" else "norm's"
             why = f"a module is converted in line {line}, and a {kind} weight with it"
+            raise Refused("NP222", why, computes)
+        line = default_dtype(module)
+        if line is not None:
+            why = f"torch's default dtype is set in line {line}, and its weight may have that"
             raise Refused("NP222", why, computes)
         replaced = replaced_data(module, bound)
         if replaced is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import dotted, expression, spelled
@@ -92,7 +93,7 @@ class Expressions:
             case ast.Subscript():
                 value = self._eval(node.value, env)
                 if isinstance(value, Tensor):
-                    text = spelled(node.slice)
+                    text = re.sub(r"\b(?:np|numpy|torch)\.newaxis\b", "None", spelled(node.slice))
                     if text == "(..., None)":
                         return unsqueezed(value, text)
                     kind = "reshape" if "None" in text else "slice"

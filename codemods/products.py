@@ -186,7 +186,9 @@ _SPINE = {"mul", "div", "add", "sub", "reshape", "slice", "either", "neg"}
 
 def returned_norm(value: Value) -> tuple[Value, Root, Value, How] | None:
     """``(product, root, factor, how)`` when ``value`` is a norm with at most a few elementwise
-    operations after it."""
+    operations after it, or a tuple that begins with one: then comes e.g. the residual."""
+    if isinstance(value, Items) and value.values:
+        value = value.values[0]
     best: tuple[Value, Root, Value, How] | None = None
     for current in spine(value):
         for root, factor, how in matches(current):

@@ -113,9 +113,14 @@ def _core(value: Value) -> tuple[Value, bool] | None:
     pairs = [value.operands] if value.kind == "div" else [value.operands, value.operands[::-1]]
     for numerator, root in pairs:
         peeled = peel(root)
+        wanted = "sqrt" if value.kind == "div" else "rsqrt"
+        if value.kind == "mul" and isinstance(peeled, Op) and peeled.kind == "div":
+            one, peeled = peeled.operands[0], peel(peeled.operands[1])  # 1 / sqrt(...)
+            if one not in (Const(1), Const(1.0)):
+                continue
+            wanted = "sqrt"
         if not isinstance(peeled, Op):
             continue
-        wanted = "sqrt" if value.kind == "div" else "rsqrt"
         if peeled.kind != wanted or not isinstance(peel(numerator), Input):
             continue
         total = peel(peeled.operands[0])
@@ -234,8 +239,7 @@ def _rough(value: Value) -> Computes:
     """As much of the semantics as can be said of a norm that is refused."""
     parts = walk(value)
     weights = [p for p in parts if isinstance(p, Weight)]
-    inputs = {p.position for p in parts if isinstance(p, Input)}
-    subtracted = gate = bias = grouped = False
+    subtracted = gate = bias = grouped = added = False
     for part in parts:
         if not isinstance(part, Op):
             continue
@@ -249,6 +253,9 @@ def _rough(value: Value) -> Computes:
             gate = True
         if part.kind == "add" and any(isinstance(peel(o), Weight) for o in part.operands):
             bias = bias or any(_contains_norm(o) for o in part.operands)
+        if part.kind == "add":
+            summed = {o.position for o in map(peel, part.operands) if isinstance(o, Input)}
+            added = added or len(summed) > 1
         if part.kind == "reshape" and not is_longer(part):
             grouped = True
     main = weights[0] if weights else None
@@ -258,7 +265,7 @@ def _rough(value: Value) -> Computes:
         multiply_in=None,
         eps=None,
         initial=_initial(main),
-        residual=len(inputs) > 1 and not gate,
+        residual=added and not gate,
         grouped=grouped,
         gated=gate,
         bias=bias,

@@ -39,6 +39,16 @@ class Target:
     reason: str | None = None
 
 
+def starts_otherwise(computes: Computes, layer: str, wanted: str) -> str | None:
+    """A sentence where the local weight starts as something else than ``layer``'s, ``wanted``."""
+    if computes.initial in (None, "empty", wanted):
+        return None
+    return (
+        f"The local weight starts as {computes.initial}, {layer}'s as {wanted}; "
+        "a checkpoint overwrites both."
+    )
+
+
 @dataclass(frozen=True)
 class Example:
     """Source before and after; ``after`` is None where the rule refuses."""

@@ -26,8 +26,20 @@ from normport.codemods.uses import Binding, attribute_calls, binding, objection
 
 CLASS = "torch.nn.RMSNorm"
 _CLASSES = {CLASS, "torch.nn.modules.RMSNorm", "torch.nn.modules.normalization.RMSNorm"}
-_HEADS = ("RMSNorm", "rms_norm")
+_FUNCTIONS = RMS_NORMS | {"torch.ops.aten.rms_norm", "torch.ops.aten._fused_rms_norm"}
+_HEADS = ("RMSNorm", "rms_norm", "_fused_rms_norm")
+_STARS = {
+    **dict.fromkeys(("torch.nn", "torch.nn.modules", "torch.nn.modules.normalization"), "RMSNorm"),
+    **dict.fromkeys(("torch.nn.functional", "torch"), "rms_norm"),
+}
+"""Modules from which ``import *`` brings a norm, and its name."""
 _PARAMETERS = ("normalized_shape", "eps", "elementwise_affine", "device", "dtype")
+
+
+def _without_default(call: ast.Call) -> ast.Call:
+    if len(call.args) != 3:
+        return call
+    return ast.copy_location(ast.Call(call.func, call.args[:2], call.keywords), call)
 
 
 @dataclass(frozen=True)
@@ -64,22 +76,37 @@ class TorchNorms:
         return found + self._by_star()
 
     def _by_star(self) -> list[Site]:
-        """What ``from torch.nn import *`` may have brought: the name is looked up nowhere else."""
-        whole = [
-            node.module
-            for node in self.module.each(ast.ImportFrom)
-            if node.module in ("torch.nn", "torch.nn.modules", "torch.nn.modules.normalization")
-            and node.names[0].name == "*"
-        ]
-        if not whole or "RMSNorm" in self.module.bindings or self.module.ever_imported("RMSNorm"):
-            return []
-        why = f"`from {whole[0]} import *` brings it, as far as can be seen; import it by name"
-        nodes = sorted(self.module.names.get("RMSNorm", []), key=lambda n: (n.lineno, n.col_offset))
-        return [
-            refuse(self.module, node, "NP221", CLASS, why)
-            for node in nodes
-            if node not in self.module.annotated and not self._is_checked(node)
-        ]
+        """What ``from torch.nn import *`` may have brought, also over what was imported before."""
+        found: list[Site] = []
+        for name, stars in self._stars().items():
+            if name in self.module.bindings:
+                continue
+            named = [
+                node.lineno
+                for node in self.module.each(ast.ImportFrom)
+                if any((alias.asname or alias.name) == name for alias in node.names)
+            ]
+            last = max(stars, key=lambda node: node.lineno)
+            if named and max(named) > last.lineno:
+                continue
+            why = (
+                f"`from {last.module} import *` brings it, as far as can be seen; import it by name"
+            )
+            label = CLASS if name == "RMSNorm" else "torch.nn.functional.rms_norm"
+            found += [
+                refuse(self.module, node, "NP221", label, why)
+                for node in self.module.names.get(name, [])
+                if node not in self.module.annotated and not self._is_checked(node)
+            ]
+        return found
+
+    def _stars(self) -> dict[str, list[ast.ImportFrom]]:
+        """The imports that may bring a norm, by its name."""
+        found: dict[str, list[ast.ImportFrom]] = {}
+        for node in self.module.each(ast.ImportFrom):
+            if node.names[0].name == "*" and node.module in _STARS and not node.level:
+                found.setdefault(_STARS[node.module], []).append(node)
+        return found
 
     def _is_in(self, node: ast.AST, outer: Collection[ast.AST]) -> bool:
         current: ast.AST | None = node
@@ -92,18 +119,19 @@ class TorchNorms:
         nodes: list[ast.expr] = [n for name in _HEADS for n in self.module.attributes.get(name, [])]
         nodes += self._by_getattr()
         for local, full in self.module.imports.items():
-            if full in _CLASSES | RMS_NORMS:
+            if full in _CLASSES | _FUNCTIONS:
                 nodes += self.module.names.get(local, [])
         return sorted(
-            (n for n in nodes if self.module.qualified(n) in _CLASSES | RMS_NORMS),
+            (n for n in nodes if self.module.qualified(n) in _CLASSES | _FUNCTIONS),
             key=lambda node: (node.lineno, node.col_offset),
         )
 
     def _by_getattr(self) -> Iterator[ast.expr]:
-        """``getattr(F, "rms_norm")`` as the dotted name that it is."""
+        """``getattr(F, "rms_norm")`` as the dotted name that it is, whatever it is by default: the
+        torch that vLLM wants has it."""
         for constant in (c for name in _HEADS for c in self.module.strings.get(name, [])):
             parent = self.module.parents[constant]
-            named = dotted(parent) if isinstance(parent, ast.Call) else None
+            named = dotted(_without_default(parent)) if isinstance(parent, ast.Call) else None
             if isinstance(parent, ast.Call) and isinstance(named, ast.Attribute):
                 self.module.parents[named] = self.module.parents[parent]
                 self._called[named] = parent

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from normport.codemods.model import Site
-from normport.codemods.nodes import walk
+from normport.codemods.nodes import spelled, walk
 from normport.tools.crossfile import Definition, is_from, parse, shown
 from normport.tools.outside import has_word
 
@@ -58,7 +58,7 @@ def _is_definition(lines: Sequence[bytes], site: Site) -> bool:
 
 
 def _lines(definition: Definition, path: Path, data: bytes) -> list[int]:
-    """Where a file calls the class by the name that it imports it under."""
+    """Where a file calls the class by the name that it imports it under, or through the module."""
     if not (has_word(data, definition.name) and has_word(data, definition.stem)):
         return []
     tree = parse(data)
@@ -70,5 +70,13 @@ def _lines(definition: Definition, path: Path, data: bytes) -> list[int]:
         for alias in node.names
         if alias.name == definition.name
     }
+    modules = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if alias.name.rpartition(".")[2] == definition.stem
+    }
+    wanted = {*names, *(f"{module}.{definition.name}" for module in modules)}
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    return sorted({c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id in names})
+    return sorted({call.lineno for call in calls if spelled(call.func) in wanted})

@@ -21,6 +21,9 @@ WIDTH = 72
 MODEL_FOLDERS = ("vllm/model_executor/models", "vllm/models")
 
 
+_STARTS = re.compile(r" ?The local weight starts as [^;]*; a checkpoint overwrites both\.")
+
+
 def model_label(path: str) -> str:
     """``muse_glimmer`` for ``vllm/model_executor/models/muse_glimmer.py``."""
     for folder in MODEL_FOLDERS:
@@ -105,7 +108,8 @@ def unsafe_why(result: FileResult) -> str:
     bounds: dict[str, list[str]] = {}
     for site, finding in unsafe:
         if finding.equivalence is not None and finding.equivalence.reason:
-            bounds.setdefault(sentence(finding.equivalence.reason), []).append(about(site))
+            reason = _STARTS.sub("", finding.equivalence.reason).strip()
+            bounds.setdefault(sentence(reason), []).append(about(site))
     paragraphs += [f"{listed(list(dict.fromkeys(who)))}: {why}" for why, who in bounds.items()]
     paragraphs.append(NATIVE_ONLY)
     return "\n\n".join(wrapped(paragraph) for paragraph in paragraphs)
@@ -199,6 +203,7 @@ def _reasons(pairs: Sequence[tuple[Site, Finding]]) -> list[tuple[str, str]]:
             reason = reason.removesuffix(site.reason or "").strip()
         # A commit is read by people who do not run normport: its options mean nothing to them.
         reason = re.sub(r" \([^()]*--[^()]*\)", "", reason)
+        reason = _STARTS.sub("", reason).strip()  # ``_initial_values`` says it for all
         if reason:
             concerned.setdefault(reason, []).append(about(site))
     return [(reason, listed(list(dict.fromkeys(names)))) for reason, names in concerned.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normport.codemods.model import Computes
-from normport.codemods.registry import LAYERNORM, Example, NormSite, Rule, Target
+from normport.codemods.registry import LAYERNORM, Example, NormSite, Rule, Target, starts_otherwise
 
 
 def _applies(computes: Computes) -> bool:
@@ -13,12 +13,7 @@ def _applies(computes: Computes) -> bool:
 
 
 def _target(site: NormSite, unsafe: bool) -> Target:
-    reason = None
-    if site.computes.initial not in ("zeros", "empty"):
-        reason = (
-            f"The local weight starts as {site.computes.initial}, GemmaRMSNorm's as zeros; "
-            "a checkpoint overwrites both."
-        )
+    reason = starts_otherwise(site.computes, "GemmaRMSNorm", "zeros")
     text = f"GemmaRMSNorm({site.size}, eps={site.eps})"
     return Target("GemmaRMSNorm", text, {LAYERNORM: ("GemmaRMSNorm",)}, reason)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normport.codemods.model import Computes
-from normport.codemods.registry import LAYERNORM, Example, NormSite, Rule, Target
+from normport.codemods.registry import LAYERNORM, Example, NormSite, Rule, Target, starts_otherwise
 
 _SAFE = (
     "Bit-equal where the checkpoint's dtype is the run's dtype: RMSNorm rounds before it "
@@ -25,12 +25,14 @@ def _applies(computes: Computes) -> bool:
 
 
 def _target(site: NormSite, unsafe: bool) -> Target:
+    starts = starts_otherwise(site.computes, "RMSNorm", "ones")
+    start = f" {starts}" if starts else ""
     if unsafe:
         text = f"RMSNorm({site.size}, eps={site.eps})"
-        return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",)}, _UNSAFE)
+        return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",)}, _UNSAFE + start)
     text = f"RMSNorm({site.size}, eps={site.eps}, dtype=torch.float32)"
     reason = _STORED if site.computes.weight_dtype == "float32" else _SAFE
-    return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",), "torch": ()}, reason)
+    return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",), "torch": ()}, reason + start)
 
 
 RULES = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normport.codemods.model import Computes
-from normport.codemods.registry import LAYERNORM, Example, NormSite, Rule, Target
+from normport.codemods.registry import LAYERNORM, Example, NormSite, Rule, Target, starts_otherwise
 
 
 def _applies(computes: Computes) -> bool:
@@ -12,7 +12,8 @@ def _applies(computes: Computes) -> bool:
 
 def _target(site: NormSite, unsafe: bool) -> Target:
     text = f"RMSNorm({site.size}, eps={site.eps})"
-    return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",)})
+    reason = starts_otherwise(site.computes, "RMSNorm", "ones")
+    return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",)}, reason)
 
 
 RULES = (

@@ -38,3 +38,12 @@ def test_where_other_files_construct_it(folder: Path, normport: Command) -> None
     (finding,) = normport("scan", "--no-proof", "--output-format=json", ".").json["findings"]
     none = " No other file is seen to construct it by that name; it counts as one site here."
     assert finding["reason"].endswith(none)
+
+
+def test_where_it_is_constructed_through_its_module(folder: Path, normport: Command) -> None:
+    name = ALONE.partition("(nn.Module)")[0].rpartition("class ")[2]
+    (folder / "norms.py").write_text(ALONE + "\n")
+    (folder / "one.py").write_text(f"import norms\n\nONE = norms.{name}(8)\n")
+    (folder / "two.py").write_text(f"import norms as n\n\nTWO = [n.{name}(8)]\n")
+    (finding,) = normport("scan", "--no-proof", "--output-format=json", ".").json["findings"]
+    assert "Constructed in one.py:3, two.py:3; it counts as one site here." in finding["reason"]

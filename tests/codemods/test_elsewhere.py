@@ -277,3 +277,21 @@ def test_a_check_that_raises_hides_nothing() -> None:
     assert (site.code, site.norm) == ("NP212", "N")
     assert site.computes is not None
     assert (site.computes.weight, site.computes.offset) == ("offset", 1.0)
+
+
+def test_a_tuple_that_begins_with_something_else_is_no_norm() -> None:
+    inline = """\
+class Attention(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.proj = nn.Linear(size, size)
+
+    def forward(self, q, k, v):
+        h = k.float()
+        k = (h * h.square().mean(-1, keepdim=True).add(1e-6).rsqrt()).to(k.dtype)
+        return {returned}
+"""
+    head = "import torch\nfrom torch import nn\n\n\n"
+    for returned, code in (("self.proj(q), k, v", "NP231"), ("k, v", "NP216")):
+        (site,) = find_sites((head + inline.format(returned=returned)).encode(), "m.py")
+        assert (site.code, site.verdict) == (code, "refuse")

@@ -27,6 +27,7 @@ def test_a_sum_divided_by_its_size_is_a_mean(mean: str) -> None:
     "root",
     [
         "torch.rsqrt(h.pow(2).mean(-1)[..., None] + self.eps)",
+        "torch.rsqrt(h.pow(2).mean(-1)[..., torch.newaxis] + self.eps)",
         "torch.rsqrt(h.pow(2).mean(-1).unsqueeze(-1) + self.eps)",
         "torch.rsqrt(torch.mean(h * h, dim=-1).unsqueeze(dim=-1) + self.eps)",
         "torch.rsqrt(h.pow(2).sum(-1)[..., None] / self.dim + self.eps)",
@@ -115,6 +116,8 @@ def test_a_number_that_torch_gives(eps: str) -> None:
         ("", f"getattr(torch, 'rsqrt')({MEAN} + self.eps)"),
         ("", f"torch.pow({MEAN} + self.eps, exponent=-0.5)"),
         ("", f"({MEAN} + self.eps) ** -5e-1"),
+        ("", f"(1.0 / torch.sqrt({MEAN} + self.eps))"),
+        ("", f"(1 / ({MEAN} + self.eps).sqrt())"),
         ("", f"({MEAN} + self.eps) ** -00.5"),
     ],
 )
@@ -197,6 +200,7 @@ def test_vectors_of_length_one_are_no_rms_norm(body: str) -> None:
     [
         ("return getattr(F, 'rms_norm')(x, (8,))", "the call normalises without a layer"),
         ("norm = F.rms_norm\n    return norm(x, (8,))", "it is passed on as a value here"),
+        ("return getattr(F, 'rms_norm', None)(x, (8,))", "the call normalises without a layer"),
     ],
 )
 def test_torch_functional_that_is_not_called_by_name(use: str, why: str) -> None:
@@ -204,3 +208,20 @@ def test_torch_functional_that_is_not_called_by_name(use: str, why: str) -> None
     (site,) = sites(source.encode())
     assert (site.code, site.norm) == ("NP233", "torch.nn.functional.rms_norm")
     assert why in (site.reason or "")
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "_fused_rms_norm"])
+def test_torch_operators_that_are_called_themselves(name: str) -> None:
+    source = f"import torch\n\n\ndef run(x, y):\n    return torch.ops.aten.{name}(x + y, [8])\n"
+    (site,) = sites(source.encode())
+    assert (site.code, site.norm) == ("NP233", f"torch.ops.aten.{name}")
+
+
+def test_a_weight_that_starts_as_zeros_without_an_offset() -> None:
+    told = "The local weight starts as zeros, RMSNorm's as ones; a checkpoint overwrites both."
+    for rounded in ((), ((RETURN, "return self.weight * h.to(x.dtype)"),)):
+        (site,) = sites(changed(MODEL, ("torch.ones", "torch.zeros"), *rounded).encode())
+        assert site.verdict == "convert"
+        assert (site.reason or "").endswith(told)
+        (site,) = sites(changed(MODEL, *rounded).encode())
+        assert told not in (site.reason or "")

@@ -39,6 +39,8 @@ def one(source: str) -> Site:
          f"RMSNorm(n, eps={EPS}, dtype=torch.float32)"),
         ("nn.RMSNorm(n, elementwise_affine=False)", f"RMSNorm(n, eps={EPS}, has_weight=False)"),
         ("torch.nn.RMSNorm(n, 1e-5, False)", "RMSNorm(n, eps=1e-5, has_weight=False)"),
+        ("getattr(nn, 'RMSNorm', nn.LayerNorm)(n, eps=eps)",
+         "RMSNorm(n, eps=eps, dtype=torch.float32)"),
         ("getattr(nn, 'RMSNorm')(n)", f"RMSNorm(n, eps={EPS}, dtype=torch.float32)"),
         ('getattr(\n            nn,\n            "RMSNorm",\n        )(n, eps)',
          "RMSNorm(n, eps=eps, dtype=torch.float32)"),
@@ -121,6 +123,26 @@ def test_what_a_star_import_may_bring() -> None:
     site = one(layer("RMSNorm(n)", head="from torch import nn\nfrom torch.nn import *\n"))
     assert (site.code, site.verdict, site.norm) == ("NP221", "refuse", "torch.nn.RMSNorm")
     assert "`from torch.nn import *` brings it, as far as can be seen" in (site.reason or "")
+
+
+LAYERNORM = "from vllm.model_executor.layers.layernorm import RMSNorm\n"
+
+
+def test_a_star_import_after_the_name_of_a_standard_layer() -> None:
+    late = one(
+        layer("RMSNorm(n)", head=f"{LAYERNORM}from torch import nn\nfrom torch.nn import *\n")
+    )
+    assert (late.code, late.verdict) == ("NP221", "refuse")
+    early = one(
+        layer("RMSNorm(n)", head=f"from torch import nn\nfrom torch.nn import *\n{LAYERNORM}")
+    )
+    assert (early.code, early.verdict) == ("NP100", "done")
+
+
+def test_a_function_that_a_star_import_may_bring() -> None:
+    head = "import torch\nfrom torch.nn.functional import *\n"
+    site = one(f"{head}\n\ndef run(x, y):\n    return rms_norm(x + y, (8,))\n")
+    assert (site.code, site.norm) == ("NP221", "torch.nn.functional.rms_norm")
 
 
 @pytest.mark.parametrize(

@@ -266,3 +266,25 @@ def test_the_first_parameter_is_seen_to_be_another() -> None:
     for other in ("Up(4)", "nn.Identity()", "config.up and nn.Linear(4, 4)"):
         hidden = (ASSIGN, f"self.up = {other}\n        {ASSIGN}")
         assert refused(changed(WHOLE, READ["the first"], hidden))[0] == "NP214"
+
+
+@pytest.mark.parametrize(
+    ("head", "around"),
+    [
+        ("", "with set_default_torch_dtype(torch.float32):\n            "),
+        ("", "torch.set_default_dtype(torch.float32)\n        "),
+        ("from torch import set_default_dtype as choose\n", "choose(torch.float32)\n        "),
+    ],
+)
+def test_a_norm_that_is_built_in_another_default_dtype(head: str, around: str) -> None:
+    source = changed(
+        MODEL, ROUNDED, (BUILD, f"{around}{BUILD}"), ("import torch\n", f"import torch\n{head}")
+    )
+    code, reason = refused(source)
+    assert code == "NP222"
+    assert "torch's default dtype is set in line" in reason
+    # What is offset is added in float32, whatever the weight is stored in.
+    offset = ("self.weight.float()", "(1 + self.weight.float())")
+    assert converts(
+        changed(MODEL, offset, ("torch.ones", "torch.zeros"), (BUILD, f"{around}{BUILD}"))
+    )
