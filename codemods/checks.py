@@ -33,8 +33,9 @@ def check_dtypes(module: ModuleInfo, bound: Binding, computes: Computes) -> None
         line = converted_input(module, bound)
         if line is not None:
             why = (
-                f"its input, or what that is made of, is converted to another dtype before line {line}, and the local "
-                "class multiplies in the input's dtype, RMSNorm in the weight's"
+                "its input, or what that is made of, is converted to another dtype before line "
+                f"{line}, and the local class multiplies in the input's dtype, RMSNorm in the "
+                "weight's"
             )
             raise Refused("NP208", why, computes)
     if computes.weight == "scale" and computes.multiply_in in ("float32", "input dtype"):
