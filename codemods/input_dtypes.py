@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from normport.codemods.instances import built_from
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import walk
-from normport.codemods.stored import FUNCTIONS, parameter, stored_value, values_of
+from normport.codemods.stored import FUNCTIONS, parameter, stored_value, values_before
 from normport.codemods.uses import Binding, attribute_calls, family, site_calls
 
 _PLAIN_CASTS = frozenset({"float", "double", "half", "bfloat16", "int", "long", "bool"})
@@ -72,7 +72,7 @@ class _Flow:
         return any(self.odd(part) for part in parts)
 
     def _name(self, node: ast.Name) -> bool:
-        if any(self.odd(value) for value in values_of(self.module, node)):
+        if any(self.odd(value) for value in values_before(self.module, node)):
             return True
         scope: ast.AST | None = node
         while scope is not None:
@@ -154,7 +154,7 @@ class _Flow:
         if isinstance(node, ast.Attribute) and node.attr == "dtype":
             return self.odd(node.value)
         if isinstance(node, ast.Name) and steps:
-            values = list(values_of(self.module, node))
+            values = list(values_before(self.module, node))
             if values:
                 return any(self._other_dtype(value, steps - 1) for value in values)
         return True

@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from normport.codemods.module_info import ModuleInfo
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LOOPS = (
+    *(ast.For, ast.AsyncFor, ast.While),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
 
 
 def values_of(module: ModuleInfo, name: ast.Name) -> Iterator[ast.expr]:
@@ -19,10 +23,39 @@ def values_of(module: ModuleInfo, name: ast.Name) -> Iterator[ast.expr]:
     scope: ast.AST | None = name
     while scope is not None:
         scope = module.enclosing(scope, *FUNCTIONS, ast.Module)
-        found = list(_stored_in(module, name.id, scope)) if scope is not None else []
-        if found or (scope is not None and parameter(scope, name.id) is not None):
-            yield from found
+        stores = list(_stores_in(module, name.id, scope)) if scope is not None else []
+        if stores or (scope is not None and parameter(scope, name.id) is not None):
+            for store in stores:
+                yield from stored_value(module, store)
             return
+
+
+def values_before(module: ModuleInfo, name: ast.Name) -> Iterator[ast.expr]:
+    """Those of ``values_of`` that may be in the variable where ``name`` reads it: in a function
+    that stores in it what is stored further down is not, unless a loop goes back there."""
+    scope = module.enclosing(name, *FUNCTIONS, ast.Module)
+    stores = list(_stores_in(module, name.id, scope)) if scope is not None else []
+    if (
+        not stores
+        or not isinstance(scope, FUNCTIONS)
+        or module.enclosing(name, *_LOOPS, scope.__class__) is not scope
+    ):
+        yield from values_of(module, name)
+        return
+    for store in stores:
+        if _is_over(module, store, name):
+            yield from stored_value(module, store)
+
+
+def _is_over(module: ModuleInfo, store: ast.expr, read: ast.expr) -> bool:
+    """Whether the statement that stores may be carried out before the expression is reached."""
+    node: ast.AST = store
+    while isinstance(node, ast.expr) and not isinstance(node, ast.NamedExpr):
+        node = module.parents[node]
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+        return True
+    end = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+    return end <= (read.lineno, read.col_offset)
 
 
 def parameter(scope: ast.AST, name: str) -> ast.arg | None:
@@ -35,12 +68,12 @@ def parameter(scope: ast.AST, name: str) -> ast.arg | None:
     return next((one for one in every if one.arg == name), None)
 
 
-def _stored_in(module: ModuleInfo, name: str, scope: ast.AST) -> Iterator[ast.expr]:
+def _stores_in(module: ModuleInfo, name: str, scope: ast.AST) -> Iterator[ast.Name]:
     for node in module.names.get(name, []):
         if not isinstance(node.ctx, ast.Store):
             continue
         if module.enclosing(node, *FUNCTIONS, ast.Module) is scope:
-            yield from stored_value(module, node)
+            yield node
 
 
 def stored_value(module: ModuleInfo, target: ast.expr) -> Iterator[ast.expr]:

@@ -235,6 +235,9 @@ class Raising:
     def start(self) -> int:
         raise ValueError("no")
 
+    def __repr__(self) -> str:
+        return "Raising"
+
 
 @pytest.mark.parametrize("name", ["family", "size", "dtype", "precision"])
 def test_a_name_that_equals_everything_is_none(name: str) -> None:

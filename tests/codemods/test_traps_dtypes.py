@@ -288,3 +288,37 @@ def test_a_norm_that_is_built_in_another_default_dtype(head: str, around: str) -
     assert converts(
         changed(MODEL, offset, ("torch.ones", "torch.zeros"), (BUILD, f"{around}{BUILD}"))
     )
+
+
+HUGGING_FACE = (
+    ("h = x.float()\n", "dtype = x.dtype\n        x = x.to(torch.float32)\n"),
+    ("h = h * torch.rsqrt(h.pow", "x = x * torch.rsqrt(x.pow"),
+    (RETURN, "return self.weight * x.to(dtype)"),
+)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "x = self.norm(x)\n        return x",
+        "x = x + self.norm(x)\n        x = x + self.norm(x)\n        return x",
+        "if x.shape[0] > 1:\n            x = self.norm(x)\n        return self.norm(x)",
+    ],
+)
+def test_what_is_stored_after_a_dtype_was_read_is_not_read(call: str) -> None:
+    assert converts(changed(MODEL, *HUGGING_FACE, (CALL, call)))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "x = x.to(torch.float32)\n        x = self.norm(x)\n        return x",
+        "for _ in range(2):\n            x = self.norm(x)\n            x = x.float()\n        return x",
+        "while x.sum() > 0:\n            y = self.norm(x)\n            x = y.double()\n        return x",
+        "if x.shape[0] > 1:\n            x = x.float()\n        return self.norm(x)",
+        "return self.norm(x := x.float())",
+        "with torch.no_grad():\n            x = x.half()\n            x = self.norm(x)\n        return x",
+    ],
+)
+def test_what_may_be_stored_before_is_read(call: str) -> None:
+    assert refused(changed(MODEL, *HUGGING_FACE, (CALL, call)))[0] == "NP208"
