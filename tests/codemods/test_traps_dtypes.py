@@ -313,11 +313,11 @@ def test_what_is_stored_after_a_dtype_was_read_is_not_read(call: str) -> None:
     "call",
     [
         "x = x.to(torch.float32)\n        x = self.norm(x)\n        return x",
-        "for _ in range(2):\n            x = self.norm(x)\n            x = x.float()\n        return x",
-        "while x.sum() > 0:\n            y = self.norm(x)\n            x = y.double()\n        return x",
+        "for _ in 1, 2:\n            x = self.norm(x)\n            x = x.half()\n        return x",
+        "while x.sum():\n            y = self.norm(x)\n            x = y.half()\n        return x",
         "if x.shape[0] > 1:\n            x = x.float()\n        return self.norm(x)",
         "return self.norm(x := x.float())",
-        "with torch.no_grad():\n            x = x.half()\n            x = self.norm(x)\n        return x",
+        "with no_grad():\n            x = x.half()\n            x = self.norm(x)\n        return x",
     ],
 )
 def test_what_may_be_stored_before_is_read(call: str) -> None:

@@ -76,6 +76,24 @@ def change(folder: Path, metric: str = "output_throughput_tok_s") -> Any:
     return cell["changes"][metric]
 
 
+def test_repeats_whose_lengths_differ_a_little_are_repeats(report: Command, folder: Path) -> None:
+    for arm, sums in (("off", (4096, 4099, 4121)), ("on", (4101, 4093, 4096))):
+        for number, tokens in enumerate(sums):
+            put(folder / arm / f"r{number}", "result", total_input_tokens=tokens)
+        put(folder / arm / "longer", "result", total_input_tokens=8200)
+    assert report().status == 0
+    cells = written(folder)["cells"]
+    assert [(cell["n"], cell["key"]["input_len"]) for cell in cells] == [("3", 1024), ("1", 2050)]
+
+
+def test_lengths_that_are_told_are_kept_apart(report: Command, folder: Path) -> None:
+    for arm in ("off", "on"):
+        for length in (1024, 1025):
+            put(folder / arm / f"{length}", "result", input_len=length)
+    assert report().status == 0
+    assert [cell["n"] for cell in written(folder)["cells"]] == ["1", "1"]
+
+
 def test_one_run_each_claims_nothing(report: Command, folder: Path) -> None:
     arms(folder, [100.0], [150.0])
     assert "no claim for 1 cell." in report().out

@@ -119,6 +119,22 @@ def test_settings_that_differ_are_named(compared: Command, folder: Path) -> None
     assert "  vllm_version: '0.29.0' before, '0.30.0' after\n" in compared().out
 
 
+def test_a_setting_of_several_parts_is_told_in_words(compared: Command, folder: Path) -> None:
+    a_run(folder / "a.json", ["7"], run={**RUN, "patch_series": {"state": "unknown"}})
+    state = {"state": "applied", "release": "0.29.0", "patches": ["1.patch", "2.patch"]}
+    a_run(folder / "b.json", ["7"], run={**RUN, "patch_series": state})
+    told = "  patch_series: state unknown before, state applied, release 0.29.0, patches 2 after\n"
+    assert told in compared().out
+
+
+def test_speed_of_a_resumed_run(compared: Command, folder: Path) -> None:
+    a_run(folder / "a.json", ["7"] * 4, ms=[10, 20, 30, 40])
+    a_run(folder / "b.json", ["7"] * 4, ms=[5, 10, 15, 20], run={**RUN, "resumed_after": [2]})
+    assert "a resumed run was timed in more than one session, so no claim" in compared().out
+    assert compared("--json", "c.json").status == 0
+    assert json.loads((folder / "c.json").read_text())["resumed"] is True
+
+
 def test_speed_with_its_spread(compared: Command, folder: Path) -> None:
     a_run(folder / "a.json", ["7"] * 4, ms=[10, 20, 30, 40])
     a_run(folder / "b.json", ["7"] * 4, ms=[11, 22, 33, 44])

@@ -174,11 +174,13 @@ def test_a_lasting_fault_keeps_what_is_done(
     assert result()["complete"]
     assert result()["questions"][:1] == first
     assert [q["index"] for q in result()["questions"]] == [0, 1, 2]
+    assert result()["run"]["resumed_after"] == [1]
     assert [p.count("Question:") for p in server.prompts] == [6] * len(server.prompts)
 
     before = len(server.bodies)
     assert smoke("--resume").status == 0  # nothing is left to ask, not even for a warm-up
     assert len(server.bodies) == before
+    assert result()["run"]["resumed_after"] == [1]
 
 
 def test_an_interrupt_keeps_what_is_done(

@@ -82,6 +82,9 @@ def test_search_finds_words_in_any_order(page: Any) -> None:
     assert page.locator(".leaf:not([hidden])").first.is_visible()
     page.locator("#search").fill("qk_norm NP102")
     assert page.locator(".site:visible .name").all_inner_texts() == ["qk_norm"]
+    code = LEFT[0]["code"]
+    page.locator("#search").fill(code)
+    assert leaves(page) >= sum(site["code"] == code for site in LEFT)
     page.locator("#search").fill("forward_xpu_of_nobody")
     assert leaves(page) == 0
     assert page.locator("#shown").inner_text() == f"0 of {ITEMS} shown"

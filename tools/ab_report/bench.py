@@ -39,14 +39,23 @@ _STANDALONE: tuple[tuple[str, str, Better], ...] = (
 )
 
 
+_CLOSE = 0.02
+"""How far, of the smaller, the mean lengths of one load's repeats may lie from each other."""
+
+
 @dataclass(frozen=True)
 class Result:
-    """One benchmark run. values: its numeric fields, as written, plus ``input_throughput``."""
+    """One benchmark run.
+
+    values: its numeric fields, as written, plus ``input_throughput``. reckoned: the lengths of its
+    key that are only the mean of its requests' lengths.
+    """
 
     path: Path
     key: Key
     values: dict[str, float]
     failed: int
+    reckoned: frozenset[str] = frozenset()
 
 
 def read_arm(folders: Sequence[Path]) -> list[Result]:
@@ -106,12 +115,58 @@ def _result(file: Path, value: dict[str, Any]) -> Result:
         numbers["input_throughput"] = numbers["total_input_tokens"] / numbers["duration"]
     if numbers.keys() & set(VALUES.values()) == set():
         raise UserError(f"{file} has no figure to compare, such as mean_ttft_ms; run it again.")
-    return Result(file, configuration(file, value), numbers, int(numbers.get("failed", 0)))
+    key, reckoned = configuration(file, value)
+    return Result(file, key, numbers, int(numbers.get("failed", 0)), reckoned)
+
+
+def settled(*arms: Sequence[Result]) -> tuple[list[Result], ...]:
+    """The results with one length for all whose mean lengths are within ``_CLOSE`` of the smallest,
+    where all else is equal: repeats of one load differ by that little, and loads by more."""
+    found = [list(arm) for arm in arms]
+    for name in ("input_len", "output_len"):
+        loads: dict[Key, list[int]] = {}
+        for result in (one for arm in found for one in arm if name in one.reckoned):
+            length = getattr(result.key, name)
+            if length is not None:
+                loads.setdefault(_without_lengths(result.key), []).append(length)
+        meant = {load: _gathered(lengths) for load, lengths in loads.items()}
+        found = [
+            [
+                _with_length(one, name, close[getattr(one.key, name)])
+                if name in one.reckoned and (close := meant.get(_without_lengths(one.key)))
+                else one
+                for one in arm
+            ]
+            for arm in found
+        ]
+    return tuple(found)
+
+
+def _with_length(result: Result, name: str, length: int | None) -> Result:
+    change: dict[str, Any] = {name: length}
+    return replace(result, key=replace(result.key, **change))
+
+
+def _without_lengths(key: Key) -> Key:
+    return replace(key, input_len=None, output_len=None)
+
+
+def _gathered(lengths: Sequence[int]) -> dict[int | None, int | None]:
+    """Each length with the one that stands for it: of those close to each other the commonest."""
+    found: dict[int | None, int | None] = {None: None}
+    close: list[int] = []
+    for length in [*sorted(lengths), None]:
+        if length is None or (close and length > close[0] * (1 + _CLOSE)):
+            found |= dict.fromkeys(close, statistics.mode(close)) if close else {}
+            close = []
+        if length is not None:
+            close.append(length)
+    return found
 
 
 def match(off: Sequence[Result], on: Sequence[Result]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """Cells with both arms, and what has only one."""
-    offs, ons = _grouped(off), _grouped(on)
+    offs, ons = map(_grouped, settled(off, on))
     cells = [_cell(key, offs[key], ons[key]) for key in offs if key in ons]
     alone = [
         f"{key.label}: {len(group[key])} {name} result{'s' * (len(group[key]) > 1)} without the "
@@ -183,6 +238,7 @@ def beside(
     they match by lengths, batch size, prompts and request rate.
     """
     cases, alone = [], []
+    results, off, on = settled(results, off, on)
     offs, ons = _by_load(off), _by_load(on)
     for load, group in sorted(_by_load(results).items(), key=lambda each: each[0].order):
         vllm = (offs.get(load, []), ons.get(load, []))

@@ -29,35 +29,45 @@ def is_finite(number: float) -> bool:
         return False
 
 
-def configuration(file: Path, value: dict[str, Any]) -> Key:
-    """What the result ``value`` in ``file`` was measured with; UserError where it says nonsense."""
+def configuration(file: Path, value: dict[str, Any]) -> tuple[Key, frozenset[str]]:
+    """What the result ``value`` in ``file`` was measured with, and which of its lengths are only
+    the requests' rounded mean; UserError where it says nonsense."""
     sidecar = file.with_name(SIDECAR)
     said = {**value, **(read_object(sidecar, "a cell.json") if sidecar.is_file() else {})}
     parallel = said.get("tensor_parallel_size", said.get("tp"))
     precision = said.get("precision")
     batch = said.get("batch_size") or value.get("max_concurrency") or value.get("num_prompts")
-    return Key(
+    input_len, input_told = _length(file, said, "input_len", "input_lens", "total_input_tokens")
+    output_len, output_told = _length(
+        file, said, "output_len", "output_lens", "total_output_tokens"
+    )
+    told = {"input_len": input_told, "output_len": output_told}
+    key = Key(
         model=str(said.get("model", value["model_id"])),
-        input_len=_length(file, said, "input_len", "input_lens", "total_input_tokens"),
-        output_len=_length(file, said, "output_len", "output_lens", "total_output_tokens"),
+        input_len=input_len,
+        output_len=output_len,
         tensor_parallel_size=_whole(parallel, file, "tensor_parallel_size"),
         precision=None if precision is None else str(precision),
         batch_size=_whole(batch, file, "batch_size"),
         num_prompts=_whole(value.get("num_prompts"), file, "num_prompts"),
         request_rate=_rate(file, value.get("request_rate")),
     )
+    return key, frozenset(name for name, is_told in told.items() if not is_told)
 
 
-def _length(file: Path, said: dict[str, Any], name: str, each: str, total: str) -> int | None:
-    """Tokens a request: as declared, else as all requests had them, else their rounded mean."""
+def _length(
+    file: Path, said: dict[str, Any], name: str, each: str, total: str
+) -> tuple[int | None, bool]:
+    """Tokens a request: as declared, else as all requests had them, else their rounded mean, which
+    is not told but reckoned."""
     if name in said:
-        return _whole(said[name], file, name)
+        return _whole(said[name], file, name), True
     lengths = said.get(each)
     if isinstance(lengths, list) and lengths and all(one == lengths[0] for one in lengths):
-        return _whole(lengths[0], file, each)
+        return _whole(lengths[0], file, each), True
     amount = _whole(said.get(total), file, total)
     completed = _whole(said["completed"], file, "completed")
-    return round(amount / completed) if amount is not None and completed else None
+    return (round(amount / completed) if amount is not None and completed else None), False
 
 
 def _whole(value: Any, file: Path, name: str) -> int | None:

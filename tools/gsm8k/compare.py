@@ -9,7 +9,7 @@ from typing import Any
 
 from normport.tools.bootstrap import LEVEL, Interval, paired_change
 from normport.tools.errors import UserError
-from normport.tools.gsm8k.results import read_result
+from normport.tools.gsm8k.results import RESUMED, read_result
 from normport.tools.gsm8k.scoring import SCORERS
 from normport.tools.plural import many
 
@@ -38,7 +38,8 @@ class Comparison:
 
     scores: per scorer, accuracy and invalid outputs, before and after. lost, new_invalid: scorer
     and question index. change_percent: of the mean ms/token over the questions that both time.
-    settings: names of what was set otherwise, with both values.
+    settings: names of what was set otherwise, with both values. resumed: whether a run is timed
+    in more than one session.
     """
 
     questions: int
@@ -51,6 +52,7 @@ class Comparison:
     change_percent: float | None
     interval: Interval | None
     settings: tuple[tuple[str, Any, Any], ...]
+    resumed: bool
 
     def failed(self, *, require_identical: bool) -> bool:
         """Whether the second run is worse in a way that must not pass."""
@@ -106,6 +108,7 @@ def compare(before: Path, after: Path) -> Comparison:
         change_percent=change,
         interval=interval,
         settings=_settings(first["run"], second["run"]),
+        resumed=any(RESUMED in result["run"] for result in (first, second)),
     )
 
 
@@ -196,6 +199,8 @@ def _speed(found: Comparison) -> str:
     if found.change_percent is None:
         return "ms/token: unknown, a run does not count tokens"
     text = f"ms/token: {found.change_percent:+.2f} % (lower is better)"
+    if found.resumed:
+        return f"{text}; a resumed run was timed in more than one session, so no claim"
     if found.interval is None:
         return f"{text}; one question says nothing about the spread, so no claim"
     low, high = found.interval.low, found.interval.high
@@ -205,5 +210,12 @@ def _speed(found: Comparison) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    if isinstance(value, dict):
+        parts = [
+            f"{name} {len(each) if isinstance(each, list) else each}"
+            for name, each in value.items()
+        ]
+        text = ", ".join(parts)
+    else:
+        text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

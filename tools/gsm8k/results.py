@@ -117,6 +117,9 @@ def _is_entry(value: Any) -> bool:
 
 
 _TOKENS = ("prompt_tokens", "output_tokens")
+RESUMED = "resumed_after"
+"""Of a run that was resumed: how many questions were answered each time."""
+
 _TIMES = ("latency_ms", "ttft_ms", "ms_per_token")
 _ENTRY = {
     *("index", "prompt_sha256", "output_sha256", "output", "finish_reason", "scores", "tokens"),

@@ -10,12 +10,12 @@ from normport.tools.errors import UserError
 from normport.tools.evidence_files import write_json
 from normport.tools.gsm8k.backend import Backend, Decoding
 from normport.tools.gsm8k.prompts import Asked
-from normport.tools.gsm8k.results import KIND, SCHEMA, entry, read_result, summary
+from normport.tools.gsm8k.results import KIND, RESUMED, SCHEMA, entry, read_result, summary
 
 Step = Callable[[int, int], None]
 """Told how many questions are done, of how many."""
 
-_MAY_DIFFER = {"num_questions", "warmups", "retries", "timeout_s", "normport"}
+_MAY_DIFFER = {"num_questions", "warmups", "retries", "timeout_s", "normport", RESUMED}
 """What a resumed run may have otherwise than the run that it goes on with."""
 
 
@@ -39,6 +39,10 @@ def ask(
     """
     kept = _kept(out, asked, run, resume)
     missing = [question for question in asked if question.index not in kept]
+    before = read_result(out)["run"].get(RESUMED, []) if kept else []
+    if before or (kept and missing):
+        # The latencies are of more than one session then, perhaps on a machine of another load.
+        run = {**run, RESUMED: [*before, *([len(kept)] if missing else [])]}
     step(len(kept), len(asked))
 
     def save() -> dict[str, Any]:

@@ -12,7 +12,7 @@
   root.classList.add("js");
 
   // A patch's own words are those outside of its sites.
-  for (const leaf of leaves) texts.set(leaf, leaf.textContent.toLowerCase());
+  for (const leaf of leaves) texts.set(leaf, `${leaf.textContent} ${leaf.dataset.words || ""}`.toLowerCase());
   for (const patch of patches) {
     const own = [...patch.childNodes].filter((n) => !(n.classList && n.classList.contains("leaf")));
     texts.set(patch, own.map((n) => n.textContent).join(" ").toLowerCase());
