@@ -98,6 +98,7 @@ def test_on_what_it_was_made_from(checkout: Path, series: Path) -> None:
     assert status(checkout, series)[0] == PatchStatus(
         "0001-xpu.patch", 1, "XPU", "clean", "It applies."
     )
+    assert status(checkout, series)[2].reason == "It applies on top of the series."
 
 
 def test_on_what_it_ends_in(checkout: Path, series: Path) -> None:

@@ -240,7 +240,8 @@ def _try(copy: Path, entry: PatchEntry, diff: bytes, skipped: Sequence[str]) -> 
         if _contents(copy, paths) == before:
             return verdict("no-op", "It applies and changes nothing.")
         exact = all(digest(before[file.path]) == file.before for file in entry.files)
-        how = "It applies." if exact else "It applies, though not to the files it was made from."
+        on = "It applies on top of the series" if entry.order is None else "It applies"
+        how = f"{on}." if exact else f"{on}, though not to the files it was made from."
         return verdict("clean", how)
     path, hunk = _where(failure, diff)
     return verdict("conflict", _conflict(entry, before, path, hunk, failure), path, hunk)
