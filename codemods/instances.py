@@ -43,20 +43,19 @@ class _Instances:
         self.names = names
 
     def holds(self, node: ast.expr | None, steps: int) -> bool:
-        if not steps:
+        if not steps or node is None:
             return False
+        key = self.names, node, steps
+        if key not in self.module.held:
+            self.module.held[key] = self._holds(node, steps)
+        return self.module.held[key]
+
+    def _holds(self, node: ast.expr, steps: int) -> bool:
         match node:
             case ast.Name():
                 return self._name(node, steps - 1)
             case ast.Attribute():
-                stores = self.module.attributes[node.attr]
-                values = [
-                    value
-                    for store in stores
-                    if isinstance(store.ctx, ast.Store)
-                    for value in stored_value(self.module, store)
-                ]
-                return self._any(values, steps - 1)
+                return self._any(self._stored(node.attr), steps - 1)
             case ast.Call():
                 return self._call(node, steps - 1)
             case ast.Subscript() | ast.Starred() | ast.NamedExpr() | ast.Await():
@@ -72,6 +71,16 @@ class _Instances:
             case ast.DictComp():
                 return self.holds(node.value, steps)
         return False
+
+    def _stored(self, attribute: str) -> list[ast.expr]:
+        if attribute not in self.module.stored:
+            self.module.stored[attribute] = [
+                value
+                for store in self.module.attributes[attribute]
+                if isinstance(store.ctx, ast.Store)
+                for value in stored_value(self.module, store)
+            ]
+        return self.module.stored[attribute]
 
     def _any(self, nodes: list[ast.expr], steps: int) -> bool:
         return any(self.holds(node, steps) for node in nodes)

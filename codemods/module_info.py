@@ -37,6 +37,12 @@ class ModuleInfo:
     families: dict[ast.AST, set[ast.AST]] = field(default_factory=dict)
     """Each class that was asked for, with its relatives in the file; see ``uses.family``."""
 
+    held: dict[tuple[frozenset[str] | None, ast.expr, int], bool] = field(default_factory=dict)
+    """What was asked of ``instances``, with the answers; a file with many norms asks much."""
+
+    stored: dict[str, list[ast.expr]] = field(default_factory=dict)
+    """What the file stores in attributes that were asked for, by their names."""
+
     _shadowed: dict[str, set[ast.AST]] = field(default_factory=dict)
 
     @cached_property
