@@ -40,6 +40,9 @@ MARKERS = {"50": "o", "90": "D", "99": "s"}
 WIDTH_INCHES, ROW_INCHES = 5.6, 0.42
 """A drawing is as wide as a phone makes legible; so each row has its label above it."""
 
+_SCREEN = 12
+"""Rows that a screen shows; a taller drawing has the numbers of its axis above it as well."""
+
 LABEL = 54
 """Characters that fit above a row; a longer label loses its middle."""
 
@@ -128,9 +131,13 @@ def all_percentiles(cells: Sequence[Cell]) -> list[tuple[str, str]]:
 
 def _axes(labels: Sequence[str]) -> tuple[Figure, Axes]:
     """Rows from the top down. The margins are set here: finding them takes another drawing."""
-    width, height = WIDTH_INCHES, 0.75 + ROW_INCHES * len(labels)
+    tall = len(labels) > _SCREEN
+    below, above = 0.65, 0.35 if tall else 0.1
+    width, height = WIDTH_INCHES, below + above + ROW_INCHES * len(labels)
     figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((0.1 / width, 0.65 / height, 1 - 0.2 / width, 1 - 0.75 / height))
+    plot_height = (height - below - above) / height
+    axes = figure.add_axes((0.1 / width, below / height, 1 - 0.2 / width, plot_height))
+    axes.tick_params(axis="x", top=tall, labeltop=tall)
     axes.set_yticks([])
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.grid(axis="x", linewidth=0.5)
