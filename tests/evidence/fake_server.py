@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         if fault == "silent":
             self.server.released.wait()
-        chat = self.path == "/v1/chat/completions"
+        chat = self.path == "/v1/chat/completions" and fault != "not chat"
         text = self.server.answer(self.server.prompts[-1])
         if fault in ("whole", "half"):
             said = {"message": {"content": text}} if chat else {"text": text}

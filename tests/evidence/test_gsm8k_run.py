@@ -131,6 +131,15 @@ def test_a_server_that_counts_no_tokens(smoke: Command, server: FakeServer) -> N
     assert result()["questions"][0]["ms_per_token"] is None
 
 
+def test_a_chat_answer_that_holds_no_message_is_no_empty_answer(
+    smoke: Command, server: FakeServer
+) -> None:
+    server.faults = ["not chat"] * 2
+    ran = smoke("--chat", "--retries", "1", "--warmup", "0")
+    assert ran.status == 2
+    assert "sent an event that is not as OpenAI's are; asked 2 times" in ran.error
+
+
 @pytest.mark.parametrize("fault", [500, 503, 429, "truncate", "cut", "garbage", "error"])
 def test_a_passing_fault_is_asked_again(smoke: Command, server: FakeServer, fault: Any) -> None:
     server.faults = [None, None, fault, fault]

@@ -218,8 +218,8 @@ class Server:
         try:
             for choice in event.get("choices") or ():
                 # A server that does not stream sends a message where others send parts of it.
-                part = choice.get("delta") or choice.get("message") or {}
-                text = part.get("content") if self.chat else choice["text"]
+                part = choice["delta" if "delta" in choice else "message"] if self.chat else choice
+                text = (part or {}).get("content") if self.chat else part["text"]
                 if not isinstance(text, str | None):
                     raise TypeError
                 reason = choice.get("finish_reason")
