@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from normport.codemods.instances import built_from
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import walk
-from normport.codemods.stored import FUNCTIONS, parameter, stored_value, values_before
+from normport.codemods.stored import FUNCTIONS, parameter, stored_in_attribute, values_before
 from normport.codemods.uses import Binding, attribute_calls, family, site_calls
 
 _PLAIN_CASTS = frozenset({"float", "double", "half", "bfloat16", "int", "long", "bool"})
@@ -96,10 +96,9 @@ class _Flow:
         owner = self.module.enclosing(node, ast.ClassDef)
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             own = family(self.module, owner) if isinstance(owner, ast.ClassDef) else None
-        for store in self.module.attributes[node.attr]:
-            inside = self.module.enclosing(store, ast.ClassDef)
-            if isinstance(store.ctx, ast.Store) and (own is None or inside in own):
-                yield from stored_value(self.module, store)
+        for store, value in stored_in_attribute(self.module, node.attr):
+            if own is None or self.module.enclosing(store, ast.ClassDef) in own:
+                yield value
         for text in self.module.strings.get(node.attr, []):
             call = self.module.parents[text]
             if isinstance(call, ast.Call) and _word(call.func).startswith("register_"):

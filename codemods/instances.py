@@ -6,7 +6,7 @@ import ast
 
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import spelled, walk
-from normport.codemods.stored import FUNCTIONS, parameter, stored_value, values_of
+from normport.codemods.stored import FUNCTIONS, parameter, stored_in_attribute, values_of
 
 # Methods of a module that give the module itself.
 _CHAINED = frozenset(
@@ -55,7 +55,8 @@ class _Instances:
             case ast.Name():
                 return self._name(node, steps - 1)
             case ast.Attribute():
-                return self._any(self._stored(node.attr), steps - 1)
+                values = [value for _, value in stored_in_attribute(self.module, node.attr)]
+                return self._any(values, steps - 1)
             case ast.Call():
                 return self._call(node, steps - 1)
             case ast.Subscript() | ast.Starred() | ast.NamedExpr() | ast.Await():
@@ -71,16 +72,6 @@ class _Instances:
             case ast.DictComp():
                 return self.holds(node.value, steps)
         return False
-
-    def _stored(self, attribute: str) -> list[ast.expr]:
-        if attribute not in self.module.stored:
-            self.module.stored[attribute] = [
-                value
-                for store in self.module.attributes[attribute]
-                if isinstance(store.ctx, ast.Store)
-                for value in stored_value(self.module, store)
-            ]
-        return self.module.stored[attribute]
 
     def _any(self, nodes: list[ast.expr], steps: int) -> bool:
         return any(self.holds(node, steps) for node in nodes)

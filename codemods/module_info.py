@@ -40,8 +40,8 @@ class ModuleInfo:
     held: dict[tuple[frozenset[str] | None, ast.expr, int], bool] = field(default_factory=dict)
     """What was asked of ``instances``, with the answers; a file with many norms asks much."""
 
-    stored: dict[str, list[ast.expr]] = field(default_factory=dict)
-    """What the file stores in attributes that were asked for, by their names."""
+    stored: dict[str, list[tuple[ast.Attribute, ast.expr]]] = field(default_factory=dict)
+    """What is stored in attributes that were asked for; see ``stored.stored_in_attribute``."""
 
     _shadowed: dict[str, set[ast.AST]] = field(default_factory=dict)
 

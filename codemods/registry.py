@@ -39,12 +39,16 @@ class Target:
     reason: str | None = None
 
 
-def starts_otherwise(computes: Computes, layer: str, wanted: str) -> str | None:
-    """A sentence where the local weight starts as something else than ``layer``'s, ``wanted``."""
-    if computes.initial in (None, "empty", wanted):
+STARTS = {"RMSNorm": "ones", "GemmaRMSNorm": "zeros"}
+"""What the weight of a standard layer is before a checkpoint is loaded."""
+
+
+def starts_otherwise(computes: Computes, layer: str) -> str | None:
+    """A sentence where the local weight starts as something else than ``layer``'s."""
+    if computes.initial in (None, "empty", STARTS[layer]):
         return None
     return (
-        f"The local weight starts as {computes.initial}, {layer}'s as {wanted}; "
+        f"The local weight starts as {computes.initial}, {layer}'s as {STARTS[layer]}; "
         "a checkpoint overwrites both."
     )
 

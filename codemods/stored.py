@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from normport.codemods.module_info import ModuleInfo
 
@@ -20,31 +20,29 @@ def values_of(module: ModuleInfo, name: ast.Name) -> Iterator[ast.expr]:
     Looked at are the function around it and, where that stores nothing in it, the functions and
     the module around that. A parameter gives nothing.
     """
-    scope: ast.AST | None = name
-    while scope is not None:
-        scope = module.enclosing(scope, *FUNCTIONS, ast.Module)
-        stores = list(_stores_in(module, name.id, scope)) if scope is not None else []
-        if stores or (scope is not None and parameter(scope, name.id) is not None):
-            for store in stores:
-                yield from stored_value(module, store)
-            return
+    for store in _stores(module, name)[1]:
+        yield from stored_value(module, store)
 
 
 def values_before(module: ModuleInfo, name: ast.Name) -> Iterator[ast.expr]:
     """Those of ``values_of`` that may be in the variable where ``name`` reads it: in a function
     that stores in it what is stored further down is not, unless a loop goes back there."""
-    scope = module.enclosing(name, *FUNCTIONS, ast.Module)
-    stores = list(_stores_in(module, name.id, scope)) if scope is not None else []
-    if (
-        not stores
-        or not isinstance(scope, FUNCTIONS)
-        or module.enclosing(name, *_LOOPS, scope.__class__) is not scope
-    ):
-        yield from values_of(module, name)
-        return
+    scope, stores = _stores(module, name)
+    in_order = module.enclosing(name, *FUNCTIONS, *_LOOPS) is scope
     for store in stores:
-        if _is_over(module, store, name):
+        if not in_order or _is_over(module, store, name):
             yield from stored_value(module, store)
+
+
+def _stores(module: ModuleInfo, name: ast.Name) -> tuple[ast.AST | None, list[ast.Name]]:
+    """The function or module whose variable ``name`` reads, and where that is stored in."""
+    scope: ast.AST | None = module.enclosing(name, *FUNCTIONS, ast.Module)
+    while scope is not None:
+        stores = list(_stores_in(module, name.id, scope))
+        if stores or parameter(scope, name.id) is not None:
+            return scope, stores
+        scope = module.enclosing(scope, *FUNCTIONS, ast.Module)
+    return None, []
 
 
 def _is_over(module: ModuleInfo, store: ast.expr, read: ast.expr) -> bool:
@@ -95,6 +93,20 @@ def stored_value(module: ModuleInfo, target: ast.expr) -> Iterator[ast.expr]:
             yield parent.iter
         case ast.withitem():
             yield parent.context_expr
+
+
+def stored_in_attribute(
+    module: ModuleInfo, attribute: str
+) -> Sequence[tuple[ast.Attribute, ast.expr]]:
+    """Where the file stores something in an attribute of that name, of whatever, and what."""
+    if attribute not in module.stored:
+        module.stored[attribute] = [
+            (store, value)
+            for store in module.attributes[attribute]
+            if isinstance(store.ctx, ast.Store)
+            for value in stored_value(module, store)
+        ]
+    return module.stored[attribute]
 
 
 def target_in(parent: ast.Tuple | ast.List, node: ast.AST) -> ast.expr:

@@ -31,11 +31,7 @@ def note_outside_uses(
     for source, target in zip(convertible, workers.map(_target, convertible), strict=True):
         around.setdefault(neighbourhood(target.path), []).append((source, target))
     for (folder, deep), members in around.items():
-        neighbours = listed.files(folder, deep)
-        if not deep:
-            roots = {source.file.root for source, _ in members}
-            given = (path for path, file in listed.given.items() if file.root in roots)
-            neighbours = sorted({*neighbours, *given})
+        neighbours = listed.around(folder, deep, {source.file.root for source, _ in members})
         found = find_uses([target for _, target in members], neighbours, workers)
         for source, target in members:
             uses, before = found[target.path], source.sites

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from normport.codemods.model import Site
+from normport.codemods.registry import STARTS, starts_otherwise
 from normport.tools.backport import BackportResult
 from normport.tools.devices import NATIVE_ONLY, about, abouts, listed, where_it_matters
 from normport.tools.findings import FileResult, Finding
@@ -19,9 +20,6 @@ WIDTH = 72
 """Columns of a commit message's text, as git's own documentation has them."""
 
 MODEL_FOLDERS = ("vllm/model_executor/models", "vllm/models")
-
-
-_STARTS = re.compile(r" ?The local weight starts as [^;]*; a checkpoint overwrites both\.")
 
 
 def model_label(path: str) -> str:
@@ -108,7 +106,7 @@ def unsafe_why(result: FileResult) -> str:
     bounds: dict[str, list[str]] = {}
     for site, finding in unsafe:
         if finding.equivalence is not None and finding.equivalence.reason:
-            reason = _STARTS.sub("", finding.equivalence.reason).strip()
+            reason = _without_start(site, finding.equivalence.reason)
             bounds.setdefault(sentence(reason), []).append(about(site))
     paragraphs += [f"{listed(list(dict.fromkeys(who)))}: {why}" for why, who in bounds.items()]
     paragraphs.append(NATIVE_ONLY)
@@ -163,7 +161,7 @@ def _initial_values(sites: Sequence[Site]) -> list[str]:
     for site in sites:
         if site.computes is None or site.computes.weight == "none" or not site.computes.initial:
             continue
-        new = "zeros" if (site.target or "").startswith("GemmaRMSNorm(") else "ones"
+        new = STARTS[_layer(site)]
         if site.computes.initial != new:
             found.setdefault((site.computes.initial, new), []).append(site)
     return [
@@ -171,6 +169,16 @@ def _initial_values(sites: Sequence[Site]) -> list[str]:
         f"{'uninitialized' if old == 'empty' else old} to {new}; the checkpoint overwrites it."
         for (old, new), changed in found.items()
     ]
+
+
+def _without_start(site: Site, reason: str) -> str:
+    """The reason without what ``_initial_values`` says for all sites."""
+    start = starts_otherwise(site.computes, _layer(site)) if site.computes else None
+    return reason if start is None else reason.replace(start, "").strip()
+
+
+def _layer(site: Site) -> str:
+    return "GemmaRMSNorm" if (site.target or "").startswith("GemmaRMSNorm(") else "RMSNorm"
 
 
 def _float32_checkpoint(findings: Sequence[Finding]) -> list[str]:
@@ -203,7 +211,7 @@ def _reasons(pairs: Sequence[tuple[Site, Finding]]) -> list[tuple[str, str]]:
             reason = reason.removesuffix(site.reason or "").strip()
         # A commit is read by people who do not run normport: its options mean nothing to them.
         reason = re.sub(r" \([^()]*--[^()]*\)", "", reason)
-        reason = _STARTS.sub("", reason).strip()  # ``_initial_values`` says it for all
+        reason = _without_start(site, reason)
         if reason:
             concerned.setdefault(reason, []).append(about(site))
     return [(reason, listed(list(dict.fromkeys(names)))) for reason, names in concerned.items()]

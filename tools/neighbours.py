@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -53,6 +53,17 @@ class Neighbours:
         """Do ahead what many files make long: what is nearly always asked for later."""
         for path in {file.root: path for path, file in self.given.items()}.values():
             self.files(*neighbourhood(path))
+
+    def around(
+        self, folder: Path, deep: bool, roots: Collection[Path] | None = None
+    ) -> Sequence[Path]:
+        """The files of one neighbourhood, in order; with those that are looked at (of ``roots``
+        alone, if given) where they need not be all below it."""
+        found = self.files(folder, deep)
+        if deep:
+            return found
+        given = (p for p, file in self.given.items() if roots is None or file.root in roots)
+        return sorted({*found, *given})
 
     def files(self, folder: Path, deep: bool) -> Sequence[Path]:
         """The files of one neighbourhood, in order."""

@@ -149,9 +149,7 @@ class _Users:
         """What the files around the one that defines the class hold, of those that may use it."""
         folder, deep = neighbourhood(definition.path)
         if (folder, deep) not in self._read:
-            paths = self.listed.files(folder, deep)
-            if not deep:
-                paths = sorted({*paths, *self.listed.given})
+            paths = self.listed.around(folder, deep)
             read = self.workers.map(partial(_naming, names=self.names, pairs=self.pairs), paths)
             naming = zip(paths, read, strict=True)
             self._read[folder, deep] = {path: data for path, data in naming if data is not None}

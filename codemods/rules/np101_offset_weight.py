@@ -13,7 +13,7 @@ def _applies(computes: Computes) -> bool:
 
 
 def _target(site: NormSite, unsafe: bool) -> Target:
-    reason = starts_otherwise(site.computes, "GemmaRMSNorm", "zeros")
+    reason = starts_otherwise(site.computes, "GemmaRMSNorm")
     text = f"GemmaRMSNorm({site.size}, eps={site.eps})"
     return Target("GemmaRMSNorm", text, {LAYERNORM: ("GemmaRMSNorm",)}, reason)
 

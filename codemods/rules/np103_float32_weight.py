@@ -25,7 +25,7 @@ def _applies(computes: Computes) -> bool:
 
 
 def _target(site: NormSite, unsafe: bool) -> Target:
-    starts = starts_otherwise(site.computes, "RMSNorm", "ones")
+    starts = starts_otherwise(site.computes, "RMSNorm")
     start = f" {starts}" if starts else ""
     if unsafe:
         text = f"RMSNorm({site.size}, eps={site.eps})"

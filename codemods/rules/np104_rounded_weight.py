@@ -12,7 +12,7 @@ def _applies(computes: Computes) -> bool:
 
 def _target(site: NormSite, unsafe: bool) -> Target:
     text = f"RMSNorm({site.size}, eps={site.eps})"
-    reason = starts_otherwise(site.computes, "RMSNorm", "ones")
+    reason = starts_otherwise(site.computes, "RMSNorm")
     return Target("RMSNorm", text, {LAYERNORM: ("RMSNorm",)}, reason)
 
 

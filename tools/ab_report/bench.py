@@ -153,15 +153,12 @@ def _without_lengths(key: Key) -> Key:
 
 def _gathered(lengths: Sequence[int]) -> dict[int | None, int | None]:
     """Each length with the one that stands for it: of those close to each other the commonest."""
-    found: dict[int | None, int | None] = {None: None}
-    close: list[int] = []
-    for length in [*sorted(lengths), None]:
-        if length is None or (close and length > close[0] * (1 + _CLOSE)):
-            found |= dict.fromkeys(close, statistics.mode(close)) if close else {}
-            close = []
-        if length is not None:
-            close.append(length)
-    return found
+    groups: list[list[int]] = []
+    for length in sorted(lengths):
+        if not groups or length > groups[-1][0] * (1 + _CLOSE):
+            groups.append([])
+        groups[-1].append(length)
+    return {None: None} | {length: statistics.mode(group) for group in groups for length in group}
 
 
 def match(off: Sequence[Result], on: Sequence[Result]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:

@@ -17,6 +17,8 @@ from normport.tools.plural import many
 
 SCHEMA = 1
 KIND = "normport gsm8k"
+RESUMED = "resumed_after"
+"""Of a run that was resumed: how many questions were answered each time."""
 
 
 def entry(asked: Asked, output: Output) -> dict[str, Any]:
@@ -117,9 +119,6 @@ def _is_entry(value: Any) -> bool:
 
 
 _TOKENS = ("prompt_tokens", "output_tokens")
-RESUMED = "resumed_after"
-"""Of a run that was resumed: how many questions were answered each time."""
-
 _TIMES = ("latency_ms", "ttft_ms", "ms_per_token")
 _ENTRY = {
     *("index", "prompt_sha256", "output_sha256", "output", "finish_reason", "scores", "tokens"),

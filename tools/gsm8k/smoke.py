@@ -37,9 +37,8 @@ def ask(
     exists and ``resume`` is not given, where it is from another run, or where the backend gives
     up; what was answered until then is kept in ``out``.
     """
-    kept = _kept(out, asked, run, resume)
+    kept, before = _kept(out, asked, run, resume)
     missing = [question for question in asked if question.index not in kept]
-    before = read_result(out)["run"].get(RESUMED, []) if kept else []
     if before or (kept and missing):
         # The latencies are of more than one session then, perhaps on a machine of another load.
         run = {**run, RESUMED: [*before, *([len(kept)] if missing else [])]}
@@ -76,10 +75,10 @@ def ask(
 
 def _kept(
     out: Path, asked: Sequence[Asked], run: dict[str, Any], resume: bool
-) -> dict[int, dict[str, Any]]:
-    """The answers that ``out`` has to these questions, by index."""
+) -> tuple[dict[int, dict[str, Any]], list[int]]:
+    """The answers that ``out`` has to these questions, by index, and its ``RESUMED``."""
     if not out.exists():
-        return {}
+        return {}, []
     if not resume:
         raise UserError(f"{out} exists: go on with it by --resume, or name another with --out.")
     former = read_result(out)
@@ -104,4 +103,4 @@ def _kept(
                 "file with --out."
             )
         kept[index] = question
-    return kept
+    return kept, former["run"].get(RESUMED, []) if kept else []
