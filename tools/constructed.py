@@ -32,22 +32,22 @@ def defined_only(data: bytes, sites: Sequence[Site]) -> list[str]:
     ]
 
 
-def with_places(
-    site: Site, definition: Definition, around: Mapping[Path, bytes], roots: Sequence[Path]
-) -> Site:
+def with_places(site: Site, places: Mapping[Path, Sequence[int]], roots: Sequence[Path]) -> Site:
     """The finding at the definition, with the calls of the class in other files.
 
-    around: what the files hold that may import it. roots: see ``crossfile.importers``.
+    places: the lines of the calls, by file. roots: see ``crossfile.importers``.
     """
-    places = [
-        f"{shown(path, roots)}:{','.join(map(str, lines))}"
-        for path, data in around.items()
-        if path != definition.path and (lines := _lines(definition, path, data))
-    ]
-    left = len(places) - _MOST
+    told = [f"{shown(path, roots)}:{','.join(map(str, lines))}" for path, lines in places.items()]
+    left = len(told) - _MOST
     more = (" and one other file" if left == 1 else f" and {left} other files") if left > 0 else ""
-    told = f"Constructed in {', '.join(places[:_MOST])}{more}" if places else _NONE
-    return replace(site, reason=f"{site.reason} {told}; it counts as one site here.")
+    where = f"Constructed in {', '.join(told[:_MOST])}{more}" if told else _NONE
+    return replace(site, reason=f"{site.reason} {where}; it counts as one site here.")
+
+
+def may_call(definition: Definition, path: Path, data: bytes) -> bool:
+    """Whether another file may call the class: a look at its words."""
+    words = (definition.name, definition.stem)
+    return path != definition.path and all(has_word(data, word) for word in words)
 
 
 def _is_definition(lines: Sequence[bytes], site: Site) -> bool:
@@ -57,10 +57,10 @@ def _is_definition(lines: Sequence[bytes], site: Site) -> bool:
     return match is not None and match[1] == site.norm.encode()
 
 
-def _lines(definition: Definition, path: Path, data: bytes) -> list[int]:
-    """Where a file calls the class by the name that it imports it under, or through the module."""
-    if not (has_word(data, definition.name) and has_word(data, definition.stem)):
-        return []
+def calls(item: tuple[Definition, Path, bytes]) -> list[int]:
+    """The lines where a file calls the class by the name that it imports it under, or through the
+    module."""
+    definition, path, data = item
     tree = parse(data)
     nodes = list(walk(tree)) if tree is not None else []
     names = {
@@ -78,5 +78,10 @@ def _lines(definition: Definition, path: Path, data: bytes) -> list[int]:
         if alias.name.rpartition(".")[2] == definition.stem
     }
     wanted = {*names, *(f"{module}.{definition.name}" for module in modules)}
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    return sorted({call.lineno for call in calls if spelled(call.func) in wanted})
+    return sorted(
+        {
+            node.lineno
+            for node in nodes
+            if isinstance(node, ast.Call) and spelled(node.func) in wanted
+        }
+    )

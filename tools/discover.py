@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,21 +113,29 @@ def is_skipped(parent: str, name: str) -> bool:
 
 
 def _walk(top: Path, errors: list[FileError]) -> Iterator[Path]:
-    def unreadable(error: OSError) -> None:
-        message = f"{error.filename} cannot be read ({error.strerror}); check its permissions."
-        errors.append(FileError(str(error.filename), message))
+    """The files of a folder by name, then those of each folder in it."""
+    pending = [os.fspath(top)]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            message = f"{error.filename} cannot be read ({error.strerror}); check its permissions."
+            errors.append(FileError(str(error.filename), message))
+            continue
+        # A link's target is looked at where it lies; through the link it would be seen twice.
+        # A pipe or a device of that name is no source, and reading it might never end.
+        for entry in entries:
+            if entry.name.endswith(".py") and _is(entry.is_file):
+                yield Path(entry.path)
+        below = [entry for entry in entries if _is(entry.is_dir)]
+        pending += [entry.path for entry in reversed(below) if not is_skipped(folder, entry.name)]
 
-    for folder, folders, names in os.walk(top, onerror=unreadable):
-        folders[:] = sorted(name for name in folders if not is_skipped(folder, name))
-        for name in sorted(names):
-            # A link's target is looked at where it lies; through the link it would be seen twice.
-            # A pipe or a device of that name is no source, and reading it might never end.
-            if name.endswith(".py") and _is_plain(os.path.join(folder, name)):
-                yield Path(folder, name)
 
-
-def _is_plain(path: str) -> bool:
+def _is(kind: Callable[..., bool]) -> bool:
+    """Whether an entry itself is of a kind; not where that cannot be found out."""
     try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
+        return kind(follow_symlinks=False)
     except OSError:
         return False

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from normport.codemods.analyze import Foreign, Options
 from normport.codemods.model import Site
-from normport.tools.constructed import defined_only, with_places
+from normport.tools.constructed import calls, defined_only, may_call, with_places
 from normport.tools.crossfile import Definition, Importer, NotFollowedError, importers, shown
 from normport.tools.discover import PythonFile
 from normport.tools.findings import FileResult, Safety
@@ -82,10 +82,14 @@ def share(
     for source, sites in zip(again, workers.map(decided, again), strict=True):
         source.sites = sites
     for source in sources:
-        names_here = set(only[source.file]) & set(defined_only(source.data, source.sites))
+        still = set(defined_only(source.data, source.sites))
+        only[source.file] = [name for name in only[source.file] if name in still]
+    placed = neighbours.placed(
+        [(s, site) for s in sources for site in s.sites if site.norm in only[s.file]]
+    )
+    for source in sources:
         source.sites = tuple(
-            neighbours.placed(source, site) if site.norm in names_here else site
-            for site in source.sites
+            next(placed) if site.norm in only[source.file] else site for site in source.sites
         )
     return again
 
@@ -155,11 +159,22 @@ class _Users:
             self._read[folder, deep] = {path: data for path, data in naming if data is not None}
         return self._read[folder, deep]
 
-    def placed(self, source: Source, site: Site) -> Site:
-        """The site, a class's, with where other files construct that."""
-        definition = Definition(source.file.path.resolve(), source.data, site.norm)
-        roots = (source.file.root, neighbourhood(definition.path)[0])
-        return with_places(site, definition, self._around(definition), roots)
+    def placed(self, sites: Sequence[tuple[Source, Site]]) -> Iterator[Site]:
+        """The sites, each a class's, with where other files construct that."""
+        definitions = [Definition(s.file.path.resolve(), b"", site.norm) for s, site in sites]
+        asked = [
+            (definition, path, data)
+            for definition in dict.fromkeys(definitions)
+            for path, data in self._around(definition).items()
+            if may_call(definition, path, data)
+        ]
+        found: dict[Definition, dict[Path, list[int]]] = {}
+        for (definition, path, _), lines in zip(asked, self.workers.map(calls, asked), strict=True):
+            if lines:
+                found.setdefault(definition, {})[path] = lines
+        for (source, site), definition in zip(sites, definitions, strict=True):
+            roots = (source.file.root, neighbourhood(definition.path)[0])
+            yield with_places(site, found.get(definition, {}), roots)
 
 
 def _naming(path: Path, names: Collection[str], pairs: Collection[tuple[str, str]]) -> bytes | None:
