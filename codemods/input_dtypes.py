@@ -31,28 +31,32 @@ def converted_input(module: ModuleInfo, bound: Binding) -> int | None:
     calls = attribute_calls(module, bound)
     if bound.kind == "sequence":
         calls += site_calls(module, bound)
+    flow = _Flow(module)
     for call in calls:
-        flow = _Flow(module)
         given = [*call.args[:1], *(keyword.value for keyword in call.keywords)]
         if any(flow.odd(argument) for argument in given):
             return call.lineno
         if bound.kind == "sequence" and flow.odd(call.func):
             return call.lineno
+    module.not_odd |= flow.seen
     return None
 
 
 class _Flow:
-    """Follows expressions back to what they are made of, each once."""
+    """Follows expressions back to what they are made of, each once.
+
+    seen: what was asked for. None of it is odd as long as no answer was that something is.
+    """
 
     def __init__(self, module: ModuleInfo) -> None:
         self.module = module
-        self._seen: set[object] = set()
+        self.seen: set[object] = set(module.not_odd)
 
     def odd(self, node: ast.expr) -> bool:
         """Whether the expression's dtype may be another than the run's."""
-        if node in self._seen:
+        if node in self.seen:
             return False
-        self._seen.add(node)
+        self.seen.add(node)
         match node:
             case ast.Constant() | ast.Lambda() | ast.Compare() | ast.JoinedStr():
                 return False
@@ -181,29 +185,36 @@ class _Flow:
 
     def _parameter(self, function: ast.AST, name: str) -> bool:
         """Whether any call in the file passes something odd for the parameter."""
-        if (function, name) in self._seen or isinstance(function, ast.Lambda):
+        if (function, name) in self.seen or isinstance(function, ast.Lambda):
             return False
-        self._seen.add((function, name))
+        self.seen.add((function, name))
         assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        owner = self.module.parents[function]
-        for call in self.module.each(ast.Call):
-            if self._calls(call, function, owner):
-                given = _passed(function, name, call, isinstance(owner, ast.ClassDef))
-                if any(self.odd(value) for value in given):
-                    return True
-        return False
-
-    def _calls(
-        self, call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.AST
-    ) -> bool:
-        if not isinstance(owner, ast.ClassDef):
-            return isinstance(call.func, ast.Name) and call.func.id == function.name
-        if isinstance(call.func, ast.Attribute) and call.func.attr == function.name:
-            return True
-        names = {node.name for node in family(self.module, owner) if isinstance(node, ast.ClassDef)}
-        return function.name in ("forward", "__call__") and built_from(
-            self.module, call.func, frozenset(names)
+        method = isinstance(self.module.parents[function], ast.ClassDef)
+        return any(
+            self.odd(value)
+            for call in self._calls(function)
+            for value in _passed(function, name, call, method)
         )
+
+    def _calls(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Call]:
+        """The calls in the file that may run the function."""
+        module, name = self.module, function.name
+        if function in module.calls:
+            return module.calls[function]
+        owner = module.parents[function]
+        calls = list(module.each(ast.Call))
+        if not isinstance(owner, ast.ClassDef):
+            found = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == name]
+        elif name in ("forward", "__call__"):
+            classes = (node for node in family(module, owner) if isinstance(node, ast.ClassDef))
+            names = frozenset(node.name for node in classes)
+            found = [
+                c for c in calls if _is_attribute(c.func, name) or built_from(module, c.func, names)
+            ]
+        else:
+            found = [c for c in calls if _is_attribute(c.func, name)]
+        module.calls[function] = found
+        return found
 
 
 def _passed(
@@ -219,6 +230,10 @@ def _passed(
         return named or [*call.args, *spread]
     place = names.index(name)
     return named or [*call.args[place : place + 1], *spread]
+
+
+def _is_attribute(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == name
 
 
 def _is_device(node: ast.expr) -> bool:

@@ -43,6 +43,15 @@ class ModuleInfo:
     stored: dict[str, list[tuple[ast.Attribute, ast.expr]]] = field(default_factory=dict)
     """What is stored in attributes that were asked for; see ``stored.stored_in_attribute``."""
 
+    stores: dict[str, dict[ast.AST | None, list[ast.Name]]] = field(default_factory=dict)
+    """Where names that were asked for are stored in, by function; see ``stored.values_of``."""
+
+    calls: dict[ast.AST, list[ast.Call]] = field(default_factory=dict)
+    """The calls that may run a function that was asked for; see ``input_dtypes``."""
+
+    not_odd: set[object] = field(default_factory=set)
+    """What ``input_dtypes`` found to have the run's dtype."""
+
     _shadowed: dict[str, set[ast.AST]] = field(default_factory=dict)
 
     @cached_property

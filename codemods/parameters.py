@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from normport.codemods.instances import is_module
 from normport.codemods.module_info import ModuleInfo
@@ -78,16 +77,24 @@ def dtype_reading(module: ModuleInfo) -> tuple[str, int] | None:
     return None
 
 
-def _listings(module: ModuleInfo, node: ast.expr, steps: int = 4) -> Iterator[ast.Attribute]:
-    """The ``x.parameters`` that a tensor comes from."""
-    for part in walk(node):
-        if isinstance(part, ast.Attribute) and part.attr in _LISTINGS:
-            call = module.parents[part]
-            if isinstance(call, ast.Call) and call.func is part:
-                yield part
-        elif isinstance(part, ast.Name) and steps:
-            for value in values_of(module, part):
-                yield from _listings(module, value, steps - 1)
+def _listings(module: ModuleInfo, node: ast.expr) -> list[ast.Attribute]:
+    """The ``x.parameters`` that a tensor comes from, through whatever variables."""
+    found: list[ast.Attribute] = []
+    followed: set[ast.expr] = set()
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        if node in followed:
+            continue
+        followed.add(node)
+        for part in walk(node):
+            if isinstance(part, ast.Attribute) and part.attr in _LISTINGS:
+                call = module.parents[part]
+                if isinstance(call, ast.Call) and call.func is part:
+                    found.append(part)
+            elif isinstance(part, ast.Name):
+                pending += values_of(module, part)
+    return found
 
 
 def _starts_otherwise(module: ModuleInfo, owner: ast.expr) -> bool:

@@ -34,11 +34,11 @@ def values_before(module: ModuleInfo, name: ast.Name) -> Iterator[ast.expr]:
             yield from stored_value(module, store)
 
 
-def _stores(module: ModuleInfo, name: ast.Name) -> tuple[ast.AST | None, list[ast.Name]]:
+def _stores(module: ModuleInfo, name: ast.Name) -> tuple[ast.AST | None, Sequence[ast.Name]]:
     """The function or module whose variable ``name`` reads, and where that is stored in."""
     scope: ast.AST | None = module.enclosing(name, *FUNCTIONS, ast.Module)
     while scope is not None:
-        stores = list(_stores_in(module, name.id, scope))
+        stores = _stores_in(module, name.id, scope)
         if stores or parameter(scope, name.id) is not None:
             return scope, stores
         scope = module.enclosing(scope, *FUNCTIONS, ast.Module)
@@ -66,12 +66,14 @@ def parameter(scope: ast.AST, name: str) -> ast.arg | None:
     return next((one for one in every if one.arg == name), None)
 
 
-def _stores_in(module: ModuleInfo, name: str, scope: ast.AST) -> Iterator[ast.Name]:
-    for node in module.names.get(name, []):
-        if not isinstance(node.ctx, ast.Store):
-            continue
-        if module.enclosing(node, *FUNCTIONS, ast.Module) is scope:
-            yield node
+def _stores_in(module: ModuleInfo, name: str, scope: ast.AST) -> Sequence[ast.Name]:
+    if name not in module.stores:
+        by_scope = module.stores[name] = {}
+        for node in module.names.get(name, []):
+            if isinstance(node.ctx, ast.Store):
+                around = module.enclosing(node, *FUNCTIONS, ast.Module)
+                by_scope.setdefault(around, []).append(node)
+    return module.stores[name].get(scope, [])
 
 
 def stored_value(module: ModuleInfo, target: ast.expr) -> Iterator[ast.expr]:
