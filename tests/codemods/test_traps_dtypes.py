@@ -233,6 +233,11 @@ READ = {
     "the first": method("return next(self.parameters()).dtype"),
     "of a part": method("return next(self.layer.parameters()).dtype"),
     "of a variable": method("p = next(iter(self.parameters()))", "return p.dtype"),
+    "through many variables": method(
+        "a = next(iter(self.parameters()))",
+        *(f"{x} = {y}" for x, y in zip("bcdefgh", "abcdefg", strict=True)),
+        "return h.dtype",
+    ),
     "of all": method("return {p.dtype for p in self.parameters()}"),
     "of named ones": method("return [p.dtype for _, p in self.named_parameters()]"),
     "of weights": method("return [m.weight.dtype for m in self.children()]"),
