@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from normport.tools.errors import UserError
 from normport.tools.sources import resolve
@@ -44,6 +45,8 @@ LIMITS = {"scan": 4.0, "proof": 25.0, "version": 0.25, "help": 0.25}
 MEGABYTES = 400.0
 TIMES_FASTER = 20.0
 """How much faster than the codemod that changes nothing."""
+REFERENCE = 2.2
+"""Seconds that ast-grep takes on the machine that the limits are for."""
 SLOW = ("proof", "libcst")
 
 
@@ -222,10 +225,18 @@ def main() -> int:
         },
         "megabytes": memory,
         "not_installed": missing,
+        "at_reference": quartiles(at_reference(scan, sides["ast-grep"].times))
+        if "ast-grep" in sides
+        else None,
     }
     report["missed"] = missed(report)
     print(json.dumps(report, indent=2)) if options.json else print_report(report)
     return 1 if report["missed"] else 0
+
+
+def at_reference(scan: Sequence[float], ast_grep: Sequence[float]) -> list[float]:
+    """What each scan would have taken where ast-grep takes ``REFERENCE`` seconds."""
+    return [own * REFERENCE / other for own, other in zip(scan, ast_grep, strict=True)]
 
 
 def missed(report: Mapping[str, object]) -> list[str]:
@@ -266,6 +277,10 @@ def print_report(report: Mapping[str, object]) -> None:
         )
     for name in report["not_installed"] if isinstance(report["not_installed"], list) else ():
         print(f"  {name:<9} not installed")
+    if report["at_reference"] is not None:
+        low, middle, high = cast("tuple[float, float, float]", report["at_reference"])
+        spread = f"{middle:.2f} s  [{low:.2f}, {high:.2f}]"
+        print(f"  a scan where ast-grep takes {REFERENCE:g} s: {spread}")
     memory = report["megabytes"]
     held = f"{memory:.0f} MB" if isinstance(memory, float) else "not measured here"
     print(f"  memory of a scan, all processes: {held}, limit {MEGABYTES:g} MB")

@@ -93,6 +93,13 @@ def test_the_page_has_every_part_and_names_what_was_missed(
         assert (BENCH.parent / next(w for w in command.split() if w.endswith(".py"))).is_file()
 
 
+def test_a_scan_is_told_by_what_another_tool_takes_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scan = load("scan", monkeypatch)
+    assert scan.at_reference([6.0, 5.0], [3.0, 2.2]) == [pytest.approx(4.4), 5.0]
+
+
 def test_a_part_that_fails_is_named_and_the_others_are_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
