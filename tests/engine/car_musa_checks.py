@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,12 +38,16 @@ def _three(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Registered:
-    """The three ops for as long as a test lasts; a schema can be changed."""
+    """The three ops for as long as a test lasts; a schema can be changed, None leaves one out."""
 
-    def __init__(self, **changed: str) -> None:
+    def __init__(self, **changed: str | None) -> None:
         self.library = torch.library.Library("vllm", "FRAGMENT")
-        for name, schema in SCHEMAS.items():
-            self.library.define(name + changed.get(name, schema))
+        for name, schema in (SCHEMAS | changed).items():
+            if schema is None:
+                continue
+            self.library.define(name + schema)
+            if schema.startswith("."):
+                continue
             three = "no_raw" not in name and "residual" in name
             self.library.impl(name, _three if three else _two, "CompositeExplicitAutograd")
 
@@ -87,15 +93,43 @@ def test_the_ops_are_chosen_when_they_are_there(musa: Any) -> None:
     assert found.provider.max_rows(musa, 64, 2) == 40
 
 
+OTHERS: dict[str, Callable[[str], tuple[str | None, str]]] = {
+    "another name": lambda given: (given.replace("float eps", "float epsilon"), "epsilon"),
+    "written to": lambda given: (given.replace("Tensor input", "Tensor(a!) input"), "(a!)"),
+    "an int": lambda given: (given.replace("SymInt", "int"), ", int comm_id"),
+    "one result less": lambda given: (given.replace(", Tensor)", ")"), "-> "),
+    "missing": lambda _: (None, "missing"),
+    "an overload only": lambda given: (f".other{given}", "as other only"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_another_schema_is_used_by_nobody(group: Any, name: str) -> None:
-    registered = Registered(**{name: SCHEMAS[name].replace("float eps", "float epsilon")})
+def test_another_schema_is_used_by_nobody(group: Any, name: str, other: str) -> None:
+    schema, words = OTHERS[other](SCHEMAS[name])
+    registered = Registered(**{name: schema})
     found = providers.available()
     registered.gone()
     assert found.provider is None
     assert found.problem is not None
     assert name in found.problem
-    assert "epsilon" in found.problem
+    assert words in found.problem
+
+
+@pytest.mark.parametrize("broken", ["__init__.py", "fused_allreduce_rmsnorm_ops.py"])
+def test_a_vllm_musa_that_cannot_be_imported_is_used_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    package = tmp_path / "vllm_musa"
+    package.mkdir()
+    for name in ("__init__.py", "fused_allreduce_rmsnorm_ops.py"):
+        (package / name).write_text("import no_such_library\n" if name == broken else "")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = providers.available()
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm_musa"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert found.provider is None
+    assert "cannot be loaded (No module named 'no_such_library')" in str(found.problem)
 
 
 def test_each_op_goes_to_its_own_kernel_with_the_communicators_id(musa: Any) -> None:
