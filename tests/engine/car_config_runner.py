@@ -53,6 +53,32 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         2,
         ["-cc.mode=3", OFF, "-cc.cudagraph_mode=FULL_DECODE_ONLY", "-cc.compile_sizes=[4]"],
     ),
+    "off-json": (
+        "dense",
+        2,
+        [
+            "--compilation-config",
+            '{"pass_config": {"fuse_allreduce_rms": false}, "mode": 3, '
+            '"cudagraph_mode": "FULL_DECODE_ONLY"}',
+        ],
+    ),
+    "off-part-json": (
+        "dense",
+        2,
+        [
+            "-cc.mode=3",
+            '-cc.pass_config={"fuse_allreduce_rms": false}',
+            "-cc.cudagraph_mode",
+            "FULL_DECODE_ONLY",
+        ],
+    ),
+    "off-beside-json": (
+        "dense",
+        2,
+        [OFF, "--compilation-config", '{"mode": 3, "cudagraph_mode": "FULL_DECODE_ONLY"}'],
+    ),
+    "off-beside-long": ("dense", 2, ["--compilation-config.mode=3", OFF]),
+    "null": ("dense", 2, ["-cc.pass_config.fuse_allreduce_rms=null"]),
     "on": ("dense", 2, [ON]),
     "on-outside": ("small", 2, [ON]),
     "on-limit": ("dense", 2, [ON, "-cc.pass_config.fi_allreduce_fusion_max_size_mb=1"]),
@@ -63,6 +89,9 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "mode": ("dense", 2, ["-cc.mode=2"]),
     "backend": ("dense", 2, ["-cc.backend=eager"]),
     "ends": ("dense", 2, ["-cc.compile_ranges_endpoints=[16,100,512]"]),
+    "ends-odd": ("dense", 2, ["-cc.compile_ranges_endpoints=[512,16,100,16,1,99999]"]),
+    "ends-odd-off": ("dense", 2, [OFF, "-cc.compile_ranges_endpoints=[512,16,16,1]"]),
+    "additional": ("dense", 2, ["--additional-config", '{"theirs": 1}']),
     "large": ("dense", 2, ["--max-num-batched-tokens", "16384"]),
     "large-ends": (
         "dense",
@@ -98,7 +127,10 @@ def build(model: Path, tp: int, options: list[str]) -> Any:
     }
     # A line that was said for one configuration is to be said for the next as well.
     vllm.logger._print_info_once.cache_clear()
-    return given, args.create_engine_config()
+    config = args.create_engine_config()
+    # As vLLM does for a model within a model, and for a draft model.
+    config.with_hf_config(config.model_config.hf_config)
+    return given | {"additional": args.additional_config}, config
 
 
 def describe(config: Any) -> dict[str, Any]:
@@ -111,6 +143,7 @@ def describe(config: Any) -> dict[str, Any]:
         "mode": int(compilation.mode),
         "limit_mb": compilation.pass_config.fi_allreduce_fusion_max_size_mb,
         "hash": config.compute_hash(),
+        "additional": config.additional_config,
         "family": read.family,
         "size": read.size,
         "precision": read.precision,

@@ -51,7 +51,10 @@ class Registered:
             three = "no_raw" not in name and "residual" in name
             self.library.impl(name, _three if three else _two, "CompositeExplicitAutograd")
 
-    def gone(self) -> None:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
         self.library._destroy()
         for name in SCHEMAS:
             vars(torch.ops.vllm).pop(name, None)
@@ -71,9 +74,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def musa(group: Any) -> Iterator[Any]:
-    registered = Registered()
-    yield group
-    registered.gone()
+    with Registered():
+        yield group
 
 
 X = torch.ones(2, 64, dtype=torch.bfloat16)
@@ -107,9 +109,8 @@ OTHERS: dict[str, Callable[[str], tuple[str | None, str]]] = {
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_another_schema_is_used_by_nobody(group: Any, name: str, other: str) -> None:
     schema, words = OTHERS[other](SCHEMAS[name])
-    registered = Registered(**{name: schema})
-    found = providers.available()
-    registered.gone()
+    with Registered(**{name: schema}):
+        found = providers.available()
     assert found.provider is None
     assert found.problem is not None
     assert name in found.problem
