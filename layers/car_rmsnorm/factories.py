@@ -10,7 +10,9 @@ from normport.layers.car_rmsnorm.agreement import check_agreement, statement
 from normport.layers.car_rmsnorm.counts import Report
 from normport.layers.car_rmsnorm.defaults import state
 from normport.layers.car_rmsnorm.fusion import CarRmsNormPass
+from normport.layers.car_rmsnorm.ops import ask_about
 from normport.layers.car_rmsnorm.providers import available
+from normport.layers.car_rmsnorm.reading import read_vllm
 
 _BEFORE = ("NoOpEliminationPass", "SequenceParallelismPass", "AsyncTPPass", "AddRMSNormFusionPass")
 """Passes that vLLM runs before the place of its own all-reduce fusion."""
@@ -60,6 +62,9 @@ def make_communicator(*, cpu_group: Any, unique_name: str = "", **others: Any) -
         decision = state(vllm_config, _table())
         ours = available().name if flag and decision.fused else None
         check_agreement(statement(vllm_config, ours, _table()), cpu_group, unique_name)
+        if ours is not None:
+            # Graphs from the compile cache come without a pass.
+            ask_about(unique_name, read_vllm(vllm_config, _table()), _table())
         Report(
             state="on" if flag and decision.fused else "off",
             fuse_allreduce_rms=flag,

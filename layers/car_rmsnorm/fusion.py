@@ -77,6 +77,7 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
         assert found.provider is not None
         assert self.route_config.hidden_size is not None
         self.provider = found.provider
+        ops.ask_about(group.unique_name, self.route_config, self.table)
         self.max_rows = self.provider.max_rows(
             group, self.route_config.hidden_size, self.model_dtype.itemsize
         )

@@ -42,6 +42,10 @@ class WrongGroupError(CarRmsNormError):
     """The group named in the graph is not this process's tensor-parallel group."""
 
 
+class NativeRowsError(CarRmsNormError):
+    """The contract calls this number of rows native; a graph that fuses it was split wrongly."""
+
+
 @dataclass(frozen=True)
 class Norm:
     """What is normalized after the reduction.

@@ -61,6 +61,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     group = SimpleNamespace(unique_name=GROUP, rank=0, device_communicator=None)
     monkeypatch.setattr("vllm.distributed.get_tp_group", lambda: group)
     monkeypatch.setattr(counts, "_reports", [])
+    monkeypatch.setattr(ops, "_routes", {})
     return group
 
 
@@ -604,6 +605,30 @@ def test_a_communicator_that_reduces_in_place_gets_a_copy(inherited: bool) -> No
     x = torch.empty(2, HIDDEN, device="meta")
     providers._reduce(x, group)
     assert (given[0] is x) == (not inherited)
+
+
+def test_the_ops_ask_the_contract_about_their_rows(group: Any) -> None:
+    group._all_reduce_out_place = lambda x: x
+    w = torch.ones(HIDDEN, dtype=torch.bfloat16)
+    last = (1e-6, 0.0)
+
+    def run(rows: int) -> None:
+        x = torch.ones(rows, HIDDEN, dtype=torch.bfloat16)
+        ops.all_reduce_rms_norm(x, w, *last, GROUP, "composed")
+        for op in (ops.all_reduce_add_rms_norm, ops.all_reduce_add_rms_norm_raw):
+            op(x, x, w, *last, False, GROUP, "composed")
+
+    # By hand any number will do; once a pass has a group, its cell's.
+    run(16)
+    make()
+    run(15)
+    for rows in (16, 8193):
+        x = torch.ones(rows, HIDDEN, dtype=torch.bfloat16)
+        with pytest.raises(providers.NativeRowsError, match=f"Native: row count {rows} is "):
+            ops.all_reduce_rms_norm(x, w, *last, GROUP, "composed")
+        for op in (ops.all_reduce_add_rms_norm, ops.all_reduce_add_rms_norm_raw):
+            with pytest.raises(providers.NativeRowsError, match=f"row count {rows} is "):
+                op(x, x, w, *last, False, GROUP, "composed")
 
 
 def test_errors_have_names(group: Any) -> None:
