@@ -114,6 +114,8 @@ def describe(vllm_config: Any, requested: Requested, decision: Decision) -> str:
         return "CAR-RMSNorm: off, as requested by pass_config.fuse_allreduce_rms=False."
     if flag and not decision.fused:
         return f"CAR-RMSNorm: requested, but it does nothing. {decision.reason}"
+    if not flag and (requested == "on" or decision.fused):
+        return "CAR-RMSNorm: off. The platform turned pass_config.fuse_allreduce_rms off."
     if not flag:
         return f"CAR-RMSNorm: off, by default. {decision.reason}"
     largest = vllm_config.scheduler_config.max_num_batched_tokens

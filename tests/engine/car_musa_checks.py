@@ -17,7 +17,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import vllm.distributed  # noqa: F401  # defines torch.ops.vllm
 
-    from normport.layers.car_rmsnorm import ops, providers
+    from normport.layers.car_rmsnorm import factories, ops, providers
+    from normport.layers.car_rmsnorm.agreement import difference
+    from normport.layers.car_rmsnorm.reading import read_vllm
+
+from car_pass_checks import TINY, config
 
 pytestmark = pytest.mark.engine
 
@@ -128,7 +132,7 @@ def test_a_vllm_musa_that_cannot_be_imported_is_used_by_nobody(
     monkeypatch.syspath_prepend(tmp_path)
     found = providers.available()
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm_musa"]:
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]
     assert found.provider is None
     assert "cannot be loaded (No module named 'no_such_library')" in str(found.problem)
 
@@ -158,3 +162,44 @@ def test_a_communicator_that_declines_is_a_named_error(musa: Any) -> None:
     musa.device_communicator.ca_comm.disabled = True
     with pytest.raises(providers.ProviderDeclinedError, match="no JIT communicator"):
         ops.all_reduce_rms_norm(X, W, 1e-6, 0.0, *LAST)
+
+
+class Stock:
+    """A platform's communicator, with the custom all-reduce that the group has."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+        self.ca_comm = given["device_group"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, {"provider's problem": None, "provider's rows": 40}),
+        ({"max_size": 64 * 20 * 2}, {"provider's problem": None, "provider's rows": 20}),
+        ({"_comm_id": None}, {"provider's rows": None}),
+    ],
+    ids=["as the others", "smaller buffer", "no communicator"],
+)
+def test_ranks_compare_what_their_communicators_allow(
+    musa: Any, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], said: dict[str, Any]
+) -> None:
+    stated: list[dict[str, Any]] = []
+    monkeypatch.setattr(factories, "check_agreement", lambda mine, *_: stated.append(mine))
+    monkeypatch.setattr(factories, "_stock", lambda _: Stock)
+    monkeypatch.setattr(factories, "_table", lambda: (TINY,))
+    current = config()
+    current.compilation_config.compile_ranges_endpoints = [15, 16]
+    monkeypatch.setattr("vllm.config.get_current_vllm_config_or_none", lambda: current)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr(ops, "_routes", {})
+    custom = musa.device_communicator.ca_comm
+    usual = factories._usability(read_vllm(current, (TINY,)), musa.device_communicator)
+    vars(custom._jit_comm).update(change)
+    made = factories.make_communicator(cpu_group=None, unique_name=GROUP, device_group=custom)
+    assert made.given == {"cpu_group": None, "unique_name": GROUP, "device_group": custom}
+    first, then = stated
+    assert first["provider"] == "vllm-musa"
+    assert then.items() >= said.items()
+    assert (difference([usual, then]) is None) == (not change)
+    assert list(ops._routes) == [GROUP]
