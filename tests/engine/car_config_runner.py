@@ -21,6 +21,23 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from normport.layers.car_rmsnorm.reading import read_vllm
 
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+            "input_activations": {
+                "num_bits": 8,
+                "type": "float",
+                "strategy": "token",
+                "dynamic": True,
+            },
+        }
+    },
+}
 MODELS = {
     "dense": car_configs.dense(),
     "dense-text": {
@@ -28,6 +45,7 @@ MODELS = {
         "architectures": ["Qwen3_5ForCausalLM"],
     },
     "dense-fp8": car_configs.quantized(car_configs.dense(), car_configs.FP8),
+    "dense-ct": car_configs.quantized(car_configs.dense(), COMPRESSED),
     "moe": car_configs.moe(),
     "moe-fp8": car_configs.quantized(car_configs.moe(), car_configs.FP8),
     "small": car_configs.dense(hidden_size=4096, num_attention_heads=16),
@@ -38,6 +56,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "dense": ("dense", 2, []),
     "dense-text": ("dense-text", 2, []),
     "dense-fp8": ("dense-fp8", 2, []),
+    "dense-ct": ("dense-ct", 2, []),
     "moe": ("moe", 4, []),
     "moe-fp8": ("moe-fp8", 4, []),
     "small": ("small", 2, []),

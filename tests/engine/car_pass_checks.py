@@ -16,7 +16,9 @@ import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from vllm.compilation.passes import pass_manager
     from vllm.compilation.passes.inductor_pass import pass_context
+    from vllm.config import PassConfig
     from vllm.config.utils import Range
     from vllm.distributed.device_communicators.base_device_communicator import (
         DeviceCommunicatorBase,
@@ -567,6 +569,15 @@ def test_a_pass_that_saw_no_graph_is_not_complained_about(
     counts.conclude()
     assert len(said) == 1
     assert "no graph was compiled" in said[0]
+
+
+def test_the_release_stumbles_over_true_off_cuda_but_not_over_what_we_set() -> None:
+    flag = {"fuse_allreduce_rms": True}
+    with pytest.raises((AttributeError, ImportError)):
+        PassConfig(**flag).flashinfer_max_size(2)
+    limited = PassConfig(**flag, fi_allreduce_fusion_max_size_mb=81.0)
+    assert limited.flashinfer_max_size(2) == 81 * 2**20
+    assert not hasattr(pass_manager, "AllReduceFusionPass"), "what it would construct"
 
 
 @pytest.mark.parametrize(

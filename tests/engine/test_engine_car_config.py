@@ -44,6 +44,7 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         ("dense", "27B", "BF16", DENSE_ENDS),
         ("dense-text", "27B", "BF16", DENSE_ENDS),
         ("dense-fp8", "27B", "FP8", DENSE_ENDS),
+        ("dense-ct", "27B", "FP8", DENSE_ENDS),
         ("moe", "35B-A3B", "BF16", MOE_ENDS),
         ("moe-fp8", "35B-A3B", "FP8", MOE_ENDS),
     ],
