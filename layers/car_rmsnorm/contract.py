@@ -168,7 +168,8 @@ def _check_row(rows: Any) -> Decision | None:
 
 def _find_cell(config: Any, table: Table) -> Cell | Decision:
     """The cell, or why there is none: the first property that rules every cell out."""
-    if not isinstance(config, RouteConfig):
+    # By type here too: a class of its own may answer, or raise, as it likes.
+    if type(config) is not RouteConfig:
         return _native("config", f"{type(config).__name__} is not a route configuration")
     for name in ("tensor_parallel", "pipeline_parallel", "hidden_size"):
         value = getattr(config, name)

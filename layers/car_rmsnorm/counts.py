@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,18 @@ class RangeCount:
     replaced: int = 0
     forms: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
+
+    def plus(self, other: RangeCount) -> RangeCount:
+        """Both models' graphs of this range; fused where one of them is."""
+        told = other if other.fused and not self.fused else self
+        return replace(
+            told,
+            graphs=self.graphs + other.graphs,
+            matched=self.matched + other.matched,
+            replaced=self.replaced + other.replaced,
+            forms=self.forms + other.forms,
+            skipped=self.skipped + other.skipped,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The range's entry in the file."""
@@ -98,9 +110,10 @@ class Report:
         }
 
     def save(self) -> None:
-        """Write the file if one was asked for; whole, or not at all.
+        """Write the rank's file if one was asked for; whole, or not at all.
 
-        A folder that cannot be written is a warning: the engine is not there for its report.
+        The rank has one file, whatever it compiled: a draft model's pass adds to the model's. A
+        folder that cannot be written is a warning: the engine is not there for its report.
         """
         folder = os.environ.get(REPORT_VARIABLE)
         if not folder:
@@ -109,7 +122,7 @@ class Report:
         draft = path.with_suffix(f".{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+            draft.write_text(json.dumps(_together(self).as_json(), indent=1) + "\n")
             draft.replace(path)
         except OSError as error:
             logger().warning_once(
@@ -173,6 +186,24 @@ def register(report: Report) -> Report:
     """Keep a report for the look after the warm-up."""
     _reports.append(report)
     return report
+
+
+def _together(report: Report) -> Report:
+    """A report with those of the other models that were compiled under the same config."""
+    same = [other for other in _reports if other.compilation is report.compilation]
+    if report.compilation is None or len(same) < 2:
+        return report
+    ranges: dict[tuple[int, int], RangeCount] = {}
+    for part in (part for other in same for part in other.ranges.values()):
+        key = part.start, part.end
+        ranges[key] = ranges[key].plus(part) if key in ranges else part
+    speaker = next((other for other in same if other.state == "on"), report)
+    return replace(
+        speaker,
+        ranges=ranges,
+        seconds=sum(other.seconds for other in same),
+        compile_seconds=report.compile_seconds,
+    )
 
 
 def conclude() -> None:

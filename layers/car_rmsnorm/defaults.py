@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import weakref
 from typing import Any, Literal
 
 from normport.layers.car_rmsnorm.contract import (
@@ -31,6 +32,10 @@ CACHE_KEY_ENTRY = "normport_car_rmsnorm"
 
 _requested: dict[int, tuple[Requested, Decision]] = {}
 """What was asked for and decided, by the id of the pass config, between the hooks of a config."""
+
+
+_settled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""The pass configs that were settled in this process, by id. Configs derived from one share it."""
 
 
 def apply_default(vllm_config: Any, table: Table = CONTRACT) -> None:
@@ -65,11 +70,16 @@ def settle(vllm_config: Any, table: Table = CONTRACT) -> None:
     if pass_config.fuse_allreduce_rms:
         _skip_flashinfer_limit(vllm_config)
         if isinstance(vllm_config.additional_config, dict):
-            vllm_config.additional_config[CACHE_KEY_ENTRY] = digest(table)
+            # A copy: the dict may be the user's, and go into a config that is off as well.
+            entry = {CACHE_KEY_ENTRY: digest(table)}
+            vllm_config.additional_config = {**vllm_config.additional_config, **entry}
         if decision.fused:
             compilation.compile_ranges_endpoints = merged_endpoints(vllm_config, table)
-    # Worker processes build further configs from this one; the line is for the front end's.
-    if requested is not None and multiprocessing.parent_process() is None:
+    # Workers, and models within a model, get configs that are derived from a settled one. The
+    # line is for the front end's.
+    derived = _settled.get(id(pass_config)) is pass_config
+    _settled[id(pass_config)] = pass_config
+    if requested is not None and not derived and multiprocessing.parent_process() is None:
         logger().info_once(describe(vllm_config, requested, decision))
 
 
@@ -104,9 +114,17 @@ def describe(vllm_config: Any, requested: Requested, decision: Decision) -> str:
         return "CAR-RMSNorm: off, as requested by pass_config.fuse_allreduce_rms=False."
     if flag and not decision.fused:
         return f"CAR-RMSNorm: requested, but it does nothing. {decision.reason}"
+    if not flag and (requested == "on" or decision.fused):
+        return "CAR-RMSNorm: off. The platform turned pass_config.fuse_allreduce_rms off."
     if not flag:
         return f"CAR-RMSNorm: off, by default. {decision.reason}"
-    ends = ", ".join(map(str, compilation.compile_ranges_endpoints or ()))
+    largest = vllm_config.scheduler_config.max_num_batched_tokens
+    # vLLM drops the others: nothing lies below row 1, or beyond the largest batch.
+    ends = ", ".join(
+        str(end)
+        for end in compilation.compile_ranges_endpoints or ()
+        if end > 1 and (largest is None or end < largest)
+    )
     return f"CAR-RMSNorm: on, {how}. {decision.reason} Compile range endpoints: {ends}."
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from normport.layers.car_rmsnorm.agreement import check_agreement, statement
+from normport.layers.car_rmsnorm.contract import RouteConfig
 from normport.layers.car_rmsnorm.counts import Report
 from normport.layers.car_rmsnorm.defaults import state
 from normport.layers.car_rmsnorm.fusion import CarRmsNormPass
+from normport.layers.car_rmsnorm.ops import ask_about
 from normport.layers.car_rmsnorm.providers import available
+from normport.layers.car_rmsnorm.reading import read_vllm
 
 _BEFORE = ("NoOpEliminationPass", "SequenceParallelismPass", "AsyncTPPass", "AddRMSNormFusionPass")
 """Passes that vLLM runs before the place of its own all-reduce fusion."""
@@ -49,10 +53,14 @@ def _pass_manager_class(stock: Any) -> Any:
 
 
 def make_communicator(*, cpu_group: Any, unique_name: str = "", **others: Any) -> Any:
-    """The platform's own communicator; before it the ranks of a TP group compare decisions."""
+    """The platform's own communicator; the ranks of a TP group compare decisions around it.
+
+    Before it what they decided alone, after it what their communicators allow.
+    """
     from vllm.config import get_current_vllm_config_or_none
 
     vllm_config = get_current_vllm_config_or_none()
+    asks: RouteConfig | None = None
     if unique_name.startswith("tp:") and vllm_config is not None:
         import torch.distributed as dist
 
@@ -60,6 +68,10 @@ def make_communicator(*, cpu_group: Any, unique_name: str = "", **others: Any) -
         decision = state(vllm_config, _table())
         ours = available().name if flag and decision.fused else None
         check_agreement(statement(vllm_config, ours, _table()), cpu_group, unique_name)
+        if ours is not None:
+            asks = read_vllm(vllm_config, _table())
+            # Graphs from the compile cache come without a pass.
+            ask_about(unique_name, asks, _table())
         Report(
             state="on" if flag and decision.fused else "off",
             fuse_allreduce_rms=flag,
@@ -71,7 +83,25 @@ def make_communicator(*, cpu_group: Any, unique_name: str = "", **others: Any) -
             provider=ours,
         ).save()
     make = _stock("stock_device_communicator_cls")
-    return make(cpu_group=cpu_group, unique_name=unique_name, **others)
+    made = make(cpu_group=cpu_group, unique_name=unique_name, **others)
+    if asks is not None:
+        check_agreement(_usability(asks, made), cpu_group, unique_name)
+    return made
+
+
+def _usability(config: RouteConfig, communicator: Any) -> dict[str, Any]:
+    """What the pass will find of its provider, which depends on the communicator.
+
+    A rank that goes without would wait for the others in another collective than theirs.
+    """
+    provider = available().provider
+    assert provider is not None
+    assert config.hidden_size is not None
+    group = SimpleNamespace(device_communicator=communicator)
+    why = provider.unusable(group)
+    # The contract's activations are in bfloat16.
+    rows = None if why is not None else provider.max_rows(group, config.hidden_size, 2)
+    return {"provider's problem": why, "provider's rows": rows}
 
 
 def _with_flag_off(config: Any) -> Any:

@@ -77,6 +77,7 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
         assert found.provider is not None
         assert self.route_config.hidden_size is not None
         self.provider = found.provider
+        ops.ask_about(group.unique_name, self.route_config, self.table)
         self.max_rows = self.provider.max_rows(
             group, self.route_config.hidden_size, self.model_dtype.itemsize
         )
@@ -126,15 +127,14 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
         self.report.all_reduces += len(found)
         self.report.norms += sites.norms(graph)
         for reduce in found:
-            site = sites.site_of(reduce)
-            if site is None:
+            candidates = list(sites.sites_of(reduce))
+            if not candidates:
                 continue
             count.matched += 1
             if not count.fused:
                 continue
-            why = self._problem(site, count)
-            if why is not None:
-                count.skipped[why] += 1
+            site = self._choose(candidates, count)
+            if site is None:
                 continue
             self._replace(graph, site)
             count.forms[site.form] += 1
@@ -143,6 +143,17 @@ class CarRmsNormPass(VllmInductorPass):  # type: ignore[misc]
         if replaced:
             # A user of the reduced tensor may stand before the norm that was fused with it.
             stable_topological_sort(graph)
+
+    def _choose(self, candidates: list[Site], count: RangeCount) -> Site | None:
+        """The first site without a problem; if all have one, the first one's is counted."""
+        first = None
+        for site in candidates:
+            why = self._problem(site, count)
+            if why is None:
+                return site
+            first = first or why
+        count.skipped[str(first)] += 1
+        return None
 
     def _problem(self, site: Site, count: RangeCount) -> str | None:
         assert self.provider is not None

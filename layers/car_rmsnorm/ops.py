@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normport.layers.car_rmsnorm.contract import RouteConfig, Table, route
 from normport.layers.car_rmsnorm.providers import (
     PROVIDERS,
+    NativeRowsError,
     Norm,
     Provider,
     ProviderDeclinedError,
@@ -29,7 +31,7 @@ def all_reduce_rms_norm(
     x: Tensor, weight: Tensor, eps: float, offset: float, group: str, provider: str
 ) -> tuple[Tensor, Tensor]:
     """Normed and reduced."""
-    _check(x, weight)
+    _check(x, weight, group)
     return _provider(provider).norm(x, Norm(weight, eps, offset), _tp_group(group))
 
 
@@ -44,7 +46,7 @@ def all_reduce_add_rms_norm_raw(
     provider: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normed, new residual (the rounded sum) and the reduced tensor."""
-    _check(x, weight, residual)
+    _check(x, weight, group, residual)
     norm = Norm(weight, eps, offset, round_sum)
     normed, total, reduced = _provider(provider).add_norm(x, residual, norm, _tp_group(group))
     return normed, total, reduced
@@ -61,7 +63,7 @@ def all_reduce_add_rms_norm(
     provider: str,
 ) -> tuple[Tensor, Tensor]:
     """Normed and new residual (the rounded sum)."""
-    _check(x, weight, residual)
+    _check(x, weight, group, residual)
     norm = Norm(weight, eps, offset, round_sum)
     chosen = _provider(provider)
     step = chosen.add_norm_no_raw if isinstance(chosen, VllmMusa) else chosen.add_norm
@@ -77,11 +79,28 @@ def _fake_three(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
 
 
-def _check(x: Tensor, weight: Tensor, residual: Tensor | None = None) -> None:
+_routes: dict[str, tuple[RouteConfig, Table]] = {}
+
+
+def ask_about(group: str, config: RouteConfig, table: Table) -> None:
+    """From now on the ops over a group ask ``route`` about the rows that they get.
+
+    Without this, where ops are called by hand, any number of rows will do.
+    """
+    _routes[group] = config, table
+
+
+def _check(x: Tensor, weight: Tensor, group: str, residual: Tensor | None = None) -> None:
     """What a provider may rely on.
 
-    Raises ProviderDeclinedError for anything else.
+    Raises NativeRowsError for rows that are not to be fused, ProviderDeclinedError for anything
+    else.
     """
+    if group in _routes:
+        config, table = _routes[group]
+        decision = route(config, x.shape[0], table=table)
+        if not decision.fused:
+            raise NativeRowsError(f"A graph fuses rows that it may not. {decision.reason}")
     others = [x] if residual is None else [x, residual]
     if any(not tensor.is_contiguous() for tensor in (*others, weight)):
         raise ProviderDeclinedError("A tensor that is not contiguous cannot be reduced and normed.")

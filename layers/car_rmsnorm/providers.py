@@ -7,6 +7,7 @@ something else instead.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,6 +40,10 @@ class ProviderDeclinedError(CarRmsNormError):
 
 class WrongGroupError(CarRmsNormError):
     """The group named in the graph is not this process's tensor-parallel group."""
+
+
+class NativeRowsError(CarRmsNormError):
+    """The contract calls this number of rows native; a graph that fuses it was split wrongly."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +185,13 @@ class Available:
 def available() -> Available:
     """vllm-musa's kernels where they are registered as expected, composed where there are none.
 
-    Kernels with another schema are no reason to compose the steps instead: nothing is fused then.
+    Kernels with another schema, or that cannot be loaded, are no reason to compose the steps
+    instead: nothing is fused then.
     """
-    _load_musa()
+    try:
+        _load_musa()
+    except (ImportError, OSError) as error:
+        return Available(None, f"vllm-musa's ops cannot be loaded ({error})")
     found = {name: _schema(name) for name in MUSA_SCHEMAS}
     if not any(found.values()):
         return Available(COMPOSED)
@@ -199,8 +208,11 @@ PROVIDERS: dict[str, Provider] = {provider.name: provider for provider in (COMPO
 
 
 def _load_musa() -> None:
-    """Importing the module registers the ops; vllm-musa does it only for its own pass."""
-    if importlib.util.find_spec("vllm_musa") is None:
+    """Importing the module registers the ops; vllm-musa does it only for its own pass.
+
+    Raises ImportError, or OSError from a library that it loads.
+    """
+    if "vllm_musa" not in sys.modules and importlib.util.find_spec("vllm_musa") is None:
         return
     if importlib.util.find_spec("vllm_musa.fused_allreduce_rmsnorm_ops") is not None:
         importlib.import_module("vllm_musa.fused_allreduce_rmsnorm_ops")
@@ -210,6 +222,9 @@ def _schema(name: str) -> str | None:
     op = getattr(torch.ops.vllm, name, None)
     if op is None:
         return None
+    # What vLLM's way to register an op makes; one with named overloads only is another op.
+    if "default" not in op.overloads():
+        return f"there as {', '.join(op.overloads())} only"
     return str(op.default._schema).removeprefix(f"vllm::{name}")
 
 

@@ -104,9 +104,10 @@ def _family(config: Any, text: Any) -> str | None:
     if family is None:
         return None
     experts = _get(text, "num_experts")
-    if (family == DENSE and experts) or (family == MOE and experts is not None and not experts):
-        return None
-    return family
+    # By type: what is no number of experts says nothing, and is not taken for none of them.
+    if experts is None or (type(experts) is int and (experts > 0) == (family == MOE)):
+        return family
+    return None
 
 
 def _quantization(config: Any, text: Any) -> Any:

@@ -82,24 +82,29 @@ def norms(graph: fx.Graph) -> int:
     return sum(node.op == "call_function" and node.target in targets for node in graph.nodes)
 
 
-def site_of(reduce: fx.Node) -> Site | None:
-    """The first norm that reads an all-reduce, directly or through an add; None without one."""
+def sites_of(reduce: fx.Node) -> Iterator[Site]:
+    """Each norm that reads an all-reduce, directly or through an add; the direct ones first.
+
+    More than one is common: a model's first norm, and the next layer's that takes the reduced
+    tensor as its residual. The order of a node's users is not the graph's.
+    """
     for user in reduce.users:
-        if user.target is _fused_add() and user.op == "call_function":
+        if user.op != "call_function":
+            continue
+        if user.target is _fused_add():
             x, residual = argument(user, 0, "x"), argument(user, 1, "x_residual")
             # The sum is the same either way round.
             other = residual if x is reduce else x
-            return _site(FUSED_ADD, reduce, user, None, other, first=2)
-        if user.target is _rms_norm() and argument(user, 0, "x") is reduce:
-            return _site(NORM, reduce, user, None, None, first=1)
+            yield _site(FUSED_ADD, reduce, user, None, other, first=2)
+        elif user.target is _rms_norm() and argument(user, 0, "x") is reduce:
+            yield _site(NORM, reduce, user, None, None, first=1)
     for user in reduce.users:
         if user.target is not torch.ops.aten.add.Tensor:
             continue
         a, b = argument(user, 0, "self"), argument(user, 1, "other")
         for norm in user.users:
             if norm.target is _rms_norm() and argument(norm, 0, "x") is user:
-                return _site(ADD, reduce, norm, user, b if a is reduce else a, first=1)
-    return None
+                yield _site(ADD, reduce, norm, user, b if a is reduce else a, first=1)
 
 
 def problem(site: Site, limits: Limits) -> str | None:
@@ -136,6 +141,9 @@ def problem(site: Site, limits: Limits) -> str | None:
         return "weight: it is not one dense row"
     if any(_depends(argument, site.reduce) for argument in (site.residual, site.weight)):
         return "order: the residual or the weight depends on the reduced tensor"
+    if _writes_between(site.reduce, site.norm):
+        # The op reduces where the norm stood, and takes readers that stood before it along.
+        return "order: something is written between the all-reduce and the norm"
     return None
 
 
@@ -197,6 +205,17 @@ def _depends(node: Any, ancestor: fx.Node) -> bool:
             if before not in seen:
                 seen.add(before)
                 todo.append(before)
+    return False
+
+
+def _writes_between(first: fx.Node, last: fx.Node) -> bool:
+    """Whether an op that mutates something stands between two nodes of a graph."""
+    node = first.next
+    while node is not last and node.op != "root":
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            return True
+        node = node.next
     return False
 
 

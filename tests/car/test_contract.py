@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -239,6 +239,18 @@ class Raising:
         return "Raising"
 
 
+class RaisingConfig(RouteConfig):
+    """A configuration whose family cannot be read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "family":
+            raise ValueError("no")
+        return super().__getattribute__(name)
+
+
+FIELDS = [field for field in fields(RouteConfig) if field.init]
+
+
 @pytest.mark.parametrize("name", ["family", "size", "dtype", "precision"])
 def test_a_name_that_equals_everything_is_none(name: str) -> None:
     decision = route(replace(BASE, **{name: Chameleon("x")}), 1)
@@ -329,8 +341,17 @@ def test_vllms_range_object_is_a_range() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [None, {}, "27B", object(), MagicMock(), MagicMock(**vars(BASE))],
-    ids=["None", "dict", "str", "object", "mock", "mock of the same values"],
+    [
+        None,
+        {},
+        "27B",
+        object(),
+        MagicMock(),
+        MagicMock(**vars(BASE)),
+        MagicMock(spec=RouteConfig, **vars(BASE)),
+        RaisingConfig(**{field.name: getattr(BASE, field.name) for field in FIELDS}),
+    ],
+    ids=["None", "dict", "str", "object", "mock", "mock of the values", "of the class", "subclass"],
 )
 def test_something_else_than_a_configuration_is_native(config: Any) -> None:
     assert route(config).code == "config"

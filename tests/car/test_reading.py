@@ -73,7 +73,12 @@ def test_names_and_paths_decide_nothing() -> None:
         {**dense(), "model_type": "qwen3_5_moe"},
         dense(model_type="qwen3_5_moe_text"),
         dense(num_experts=8),
+        dense(num_experts=[]),
+        dense(num_experts=False),
         moe(num_experts=0),
+        moe(num_experts=-1),
+        moe(num_experts=True),
+        moe(num_experts="256"),
         dense(hidden_size=4096),
         dense(hidden_size=None),
         dense(hidden_size=True),
@@ -87,7 +92,7 @@ def test_names_and_paths_decide_nothing() -> None:
         {**text_only(dense()), "model_type": "qwen3_5", "text_config": [1]},
         dense(model_type="qwen3_5"),
     ],
-    ids=range(18),
+    ids=range(23),
 )
 def test_what_is_contradictory_or_unlisted_has_no_size(config: dict[str, Any]) -> None:
     assert read_model(config).size is None

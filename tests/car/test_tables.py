@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from car_configs import FP8, dense, moe, quantized
 
+from normport.layers.car_rmsnorm.contract import CONTRACT
 from normport.layers.car_rmsnorm.tables import markdown
 from normport.tools.cli import run
 
@@ -37,6 +43,56 @@ def test_every_published_field_is_derived() -> None:
     published = fields(block("published").replace("| TP", "| "))
     assert len(published) == 4
     assert published == fields(block("contract"))[:4]
+
+
+MUSA = """\
+import sys
+from functools import cache
+from typing_extensions import ParamSpec
+from vllm.logger import init_logger
+
+
+class MUSAPlatformBase:
+    @classmethod
+    def get_pass_manager_cls(cls):
+        return "theirs"
+
+
+class MtmlMUSAPlatform(MUSAPlatformBase):
+    @classmethod
+    @cache
+    def get_device_capability(cls):
+        return 31
+
+
+MUSAPlatform = MtmlMUSAPlatform
+"""
+"""What the patch is about, in the form that vllm-musa has it."""
+
+
+def test_the_pages_patch_applies_and_puts_the_mixin_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm_musa").mkdir()
+    platform = tmp_path / "vllm_musa" / "platform.py"
+    platform.write_text(MUSA)
+    patch = block("patch").removeprefix("```diff\n").removesuffix("```\n")
+    # Away from any repository, and read as git reads a patch, by its own rules.
+    subprocess.run(
+        ["git", "apply", "-"],
+        input=patch,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
+        check=True,
+    )
+    for name in ("vllm", "vllm.logger"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(init_logger=None))
+    found = runpy.run_path(str(platform))["MUSAPlatform"]
+    assert found.get_pass_manager_cls().endswith("car_rmsnorm.factories.make_pass_manager")
+    assert found.stock_pass_manager_cls() == "theirs"
+    assert found.get_device_capability() == 31
+    assert found.car_rmsnorm_table is CONTRACT
 
 
 def test_the_page_shows_what_the_command_answers(

@@ -21,6 +21,23 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from normport.layers.car_rmsnorm.reading import read_vllm
 
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+            "input_activations": {
+                "num_bits": 8,
+                "type": "float",
+                "strategy": "token",
+                "dynamic": True,
+            },
+        }
+    },
+}
 MODELS = {
     "dense": car_configs.dense(),
     "dense-text": {
@@ -28,6 +45,7 @@ MODELS = {
         "architectures": ["Qwen3_5ForCausalLM"],
     },
     "dense-fp8": car_configs.quantized(car_configs.dense(), car_configs.FP8),
+    "dense-ct": car_configs.quantized(car_configs.dense(), COMPRESSED),
     "moe": car_configs.moe(),
     "moe-fp8": car_configs.quantized(car_configs.moe(), car_configs.FP8),
     "small": car_configs.dense(hidden_size=4096, num_attention_heads=16),
@@ -38,6 +56,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "dense": ("dense", 2, []),
     "dense-text": ("dense-text", 2, []),
     "dense-fp8": ("dense-fp8", 2, []),
+    "dense-ct": ("dense-ct", 2, []),
     "moe": ("moe", 4, []),
     "moe-fp8": ("moe-fp8", 4, []),
     "small": ("small", 2, []),
@@ -53,6 +72,32 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         2,
         ["-cc.mode=3", OFF, "-cc.cudagraph_mode=FULL_DECODE_ONLY", "-cc.compile_sizes=[4]"],
     ),
+    "off-json": (
+        "dense",
+        2,
+        [
+            "--compilation-config",
+            '{"pass_config": {"fuse_allreduce_rms": false}, "mode": 3, '
+            '"cudagraph_mode": "FULL_DECODE_ONLY"}',
+        ],
+    ),
+    "off-part-json": (
+        "dense",
+        2,
+        [
+            "-cc.mode=3",
+            '-cc.pass_config={"fuse_allreduce_rms": false}',
+            "-cc.cudagraph_mode",
+            "FULL_DECODE_ONLY",
+        ],
+    ),
+    "off-beside-json": (
+        "dense",
+        2,
+        [OFF, "--compilation-config", '{"mode": 3, "cudagraph_mode": "FULL_DECODE_ONLY"}'],
+    ),
+    "off-beside-long": ("dense", 2, ["--compilation-config.mode=3", OFF]),
+    "null": ("dense", 2, ["-cc.pass_config.fuse_allreduce_rms=null"]),
     "on": ("dense", 2, [ON]),
     "on-outside": ("small", 2, [ON]),
     "on-limit": ("dense", 2, [ON, "-cc.pass_config.fi_allreduce_fusion_max_size_mb=1"]),
@@ -63,6 +108,9 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "mode": ("dense", 2, ["-cc.mode=2"]),
     "backend": ("dense", 2, ["-cc.backend=eager"]),
     "ends": ("dense", 2, ["-cc.compile_ranges_endpoints=[16,100,512]"]),
+    "ends-odd": ("dense", 2, ["-cc.compile_ranges_endpoints=[512,16,100,16,1,99999]"]),
+    "ends-odd-off": ("dense", 2, [OFF, "-cc.compile_ranges_endpoints=[512,16,16,1]"]),
+    "additional": ("dense", 2, ["--additional-config", '{"theirs": 1}']),
     "large": ("dense", 2, ["--max-num-batched-tokens", "16384"]),
     "large-ends": (
         "dense",
@@ -98,7 +146,10 @@ def build(model: Path, tp: int, options: list[str]) -> Any:
     }
     # A line that was said for one configuration is to be said for the next as well.
     vllm.logger._print_info_once.cache_clear()
-    return given, args.create_engine_config()
+    config = args.create_engine_config()
+    # As vLLM does for a model within a model, and for a draft model.
+    config.with_hf_config(config.model_config.hf_config)
+    return given | {"additional": args.additional_config}, config
 
 
 def describe(config: Any) -> dict[str, Any]:
@@ -111,6 +162,7 @@ def describe(config: Any) -> dict[str, Any]:
         "mode": int(compilation.mode),
         "limit_mb": compilation.pass_config.fi_allreduce_fusion_max_size_mb,
         "hash": config.compute_hash(),
+        "additional": config.additional_config,
         "family": read.family,
         "size": read.size,
         "precision": read.precision,

@@ -16,7 +16,9 @@ import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from vllm.compilation.passes import pass_manager
     from vllm.compilation.passes.inductor_pass import pass_context
+    from vllm.config import PassConfig
     from vllm.config.utils import Range
     from vllm.distributed.device_communicators.base_device_communicator import (
         DeviceCommunicatorBase,
@@ -61,6 +63,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     group = SimpleNamespace(unique_name=GROUP, rank=0, device_communicator=None)
     monkeypatch.setattr("vllm.distributed.get_tp_group", lambda: group)
     monkeypatch.setattr(counts, "_reports", [])
+    monkeypatch.setattr(ops, "_routes", {})
     return group
 
 
@@ -189,6 +192,59 @@ def test_a_chain_of_layers() -> None:
     assert targets(graph) == ["all_reduce_rms_norm"] + ["all_reduce_add_rms_norm"] * 3
 
 
+def test_the_first_norm_is_found_whoever_is_named_first_among_the_readers() -> None:
+    g = Graph()
+    residual = g.reduce(g.rows("x"))
+    same = g.call(torch.ops.aten.alias.default, residual)
+    both = g.fused_add(g.reduce(g.norm(same, g.weight("a"))), residual, g.weight("b"))
+    # What removing a no-op leaves: its reader comes last among those of what it was made of.
+    same.replace_all_uses_with(residual)
+    g.graph.erase_node(same)
+    graph = g.done(g.item(both, 0), g.item(both, 1))
+    count = apply(graph)
+    assert (count.matched, count.replaced) == (2, 2)
+    assert targets(graph) == ["all_reduce_rms_norm", "all_reduce_add_rms_norm"]
+
+
+def test_a_norm_that_cannot_be_fused_does_not_hide_one_that_can() -> None:
+    g = Graph()
+    reduced = g.reduce(g.rows("x"))
+    graph = g.done(g.norm(reduced, None), g.norm(reduced, g.weight()))
+    count = apply(graph)
+    assert (count.matched, count.replaced, dict(count.skipped)) == (1, 1, {})
+    assert targets(graph) == ["all_reduce_rms_norm", "rms_norm"]
+
+
+def test_results_may_be_read_more_than_once_in_part_and_overwritten_later() -> None:
+    g = Graph()
+    x, residual = g.rows("x"), g.rows("residual")
+    reduced = g.reduce(x)
+    both = g.fused_add(reduced, residual, g.weight())
+    normed = [g.item(both, 0), g.item(both, 0)]
+    total = [g.item(both, 1), g.item(both, 1)]
+    part = g.call(torch.ops.aten.slice.Tensor, total[1], 1, 0, 8)
+    flat = g.call(torch.ops.aten.view.default, normed[1], [-1])
+    g.call(torch.ops.aten.copy_.default, residual, total[0])
+    g.call(torch.ops.aten.mul_.Tensor, reduced, 2.0)
+    graph = g.done(normed[0], part, flat, reduced)
+    assert apply(graph).replaced == 1
+    assert targets(graph) == ["all_reduce_add_rms_norm_raw", "slice", "view", "copy_", "mul_"]
+    read = [node for node in graph.nodes if node.target is operator.getitem]
+    assert [node.args[1] for node in read] == [0, 1, 2]
+    names = {node.target._opname: node for node in graph.nodes if hasattr(node.target, "_opname")}
+    readers = [names[name].args[i] for name, i in (("view", 0), ("slice", 0), ("mul_", 0))]
+    assert readers == read
+    assert names["copy_"].args == (residual, read[1])
+
+
+def test_two_reductions_of_one_norm_leave_one() -> None:
+    g = Graph()
+    both = g.fused_add(g.reduce(g.rows("x")), g.reduce(g.rows("y")), g.weight())
+    graph = g.done(g.item(both, 0), g.item(both, 1))
+    assert apply(graph).replaced == 1
+    assert targets(graph) == ["all_reduce", "all_reduce_add_rms_norm"]
+
+
 def test_results_share_no_memory() -> None:
     graph = fused_add(raw=True)
     apply(graph)
@@ -208,6 +264,17 @@ def rows_known_at_run_time(g: Graph) -> Any:
     with g.mode:
         value = torch.empty(shape_env.create_unbacked_symint(), HIDDEN, dtype=g.dtype)
     return g.given("x", value)
+
+
+def norm_of_changed(g: Graph, changed: str, view: bool = False) -> Any:
+    """A norm of a reduced tensor, after what was reduced or came of it is changed in place."""
+    given, weight = g.rows("x"), g.weight()
+    reduced = g.reduce(given)
+    which = given if changed == "given" else reduced
+    if view:
+        which = g.call(torch.ops.aten.slice.Tensor, which, 1, 0, 8)
+    g.call(torch.ops.aten.mul_.Tensor, which, 2.0)
+    return g.norm(reduced, weight)
 
 
 REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
@@ -255,6 +322,13 @@ REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
     ),
     "results that are counted from the end": (
         lambda g: g.item(g.fused_add(g.reduce(g.rows("x")), g.rows("r"), g.weight()), -2),
+        "results",
+    ),
+    "what is reduced is overwritten": (lambda g: norm_of_changed(g, "given"), "order"),
+    "the reduced tensor is changed in place": (lambda g: norm_of_changed(g, "reduced"), "order"),
+    "a part of it is": (lambda g: norm_of_changed(g, "reduced", view=True), "order"),
+    "results that are read as one": (
+        lambda g: g.fused_add(g.reduce(g.rows("x")), g.rows("r"), g.weight()),
         "results",
     ),
     "three dimensions": (
@@ -402,6 +476,34 @@ def test_the_report_counts_per_range(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (found["matched"], found["replaced"]) == (6, 4)
 
 
+def test_a_draft_models_pass_adds_to_the_ranks_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(counts.REPORT_VARIABLE, str(tmp_path))
+    shared = config()
+    model, draft = CarRmsNormPass(shared, (TINY,)), CarRmsNormPass(shared, (TINY,))
+    other = make()
+    for pass_ in (model, model, draft):
+        apply(fused_add(), 17, 64, pass_)
+    apply(separate_add(), 1, 15, draft)
+    counts.conclude()
+    (path,) = tmp_path.iterdir()
+    # One of another engine in this process says its own.
+    apply(fused_add(), 17, 64, other)
+    assert json.loads(path.read_text())["replaced"] == 1
+    counts.conclude()
+    model.report.save()
+    found = json.loads(path.read_text())
+    assert [(r["start"], r["graphs"], r["replaced"]) for r in found["ranges"]] == [
+        (1, 1, 1),
+        (17, 3, 3),
+    ]
+    assert found["ranges"][1]["forms"] == {FUSED_ADD: 3}
+    assert (found["matched"], found["replaced"], found["compile_seconds"]) == (4, 4, 2.5)
+    assert [model.report.replaced, draft.report.replaced] == [2, 2]
+    assert found["seconds"] == pytest.approx(model.report.seconds + draft.report.seconds, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
@@ -469,6 +571,15 @@ def test_a_pass_that_saw_no_graph_is_not_complained_about(
     assert "no graph was compiled" in said[0]
 
 
+def test_the_release_stumbles_over_true_off_cuda_but_not_over_what_we_set() -> None:
+    flag = {"fuse_allreduce_rms": True}
+    with pytest.raises((AttributeError, ImportError)):
+        PassConfig(**flag).flashinfer_max_size(2)
+    limited = PassConfig(**flag, fi_allreduce_fusion_max_size_mb=81.0)
+    assert limited.flashinfer_max_size(2) == 81 * 2**20
+    assert not hasattr(pass_manager, "AllReduceFusionPass"), "what it would construct"
+
+
 @pytest.mark.parametrize(
     "name",
     ["all_reduce_rms_norm", "all_reduce_add_rms_norm", "all_reduce_add_rms_norm_raw"],
@@ -505,6 +616,30 @@ def test_a_communicator_that_reduces_in_place_gets_a_copy(inherited: bool) -> No
     x = torch.empty(2, HIDDEN, device="meta")
     providers._reduce(x, group)
     assert (given[0] is x) == (not inherited)
+
+
+def test_the_ops_ask_the_contract_about_their_rows(group: Any) -> None:
+    group._all_reduce_out_place = lambda x: x
+    w = torch.ones(HIDDEN, dtype=torch.bfloat16)
+    last = (1e-6, 0.0)
+
+    def run(rows: int) -> None:
+        x = torch.ones(rows, HIDDEN, dtype=torch.bfloat16)
+        ops.all_reduce_rms_norm(x, w, *last, GROUP, "composed")
+        for op in (ops.all_reduce_add_rms_norm, ops.all_reduce_add_rms_norm_raw):
+            op(x, x, w, *last, False, GROUP, "composed")
+
+    # By hand any number will do; once a pass has a group, its cell's.
+    run(16)
+    make()
+    run(15)
+    for rows in (16, 8193):
+        x = torch.ones(rows, HIDDEN, dtype=torch.bfloat16)
+        with pytest.raises(providers.NativeRowsError, match=f"Native: row count {rows} is "):
+            ops.all_reduce_rms_norm(x, w, *last, GROUP, "composed")
+        for op in (ops.all_reduce_add_rms_norm, ops.all_reduce_add_rms_norm_raw):
+            with pytest.raises(providers.NativeRowsError, match=f"row count {rows} is "):
+                op(x, x, w, *last, False, GROUP, "composed")
 
 
 def test_errors_have_names(group: Any) -> None:

@@ -44,6 +44,7 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         ("dense", "27B", "BF16", DENSE_ENDS),
         ("dense-text", "27B", "BF16", DENSE_ENDS),
         ("dense-fp8", "27B", "FP8", DENSE_ENDS),
+        ("dense-ct", "27B", "FP8", DENSE_ENDS),
         ("moe", "35B-A3B", "BF16", MOE_ENDS),
         ("moe-fp8", "35B-A3B", "FP8", MOE_ENDS),
     ],
@@ -78,12 +79,44 @@ def test_false_is_kept_and_changes_no_range(configs: dict[str, dict[str, Any]]) 
 
 def test_the_switch_merges_with_other_settings(configs: dict[str, dict[str, Any]]) -> None:
     # As parsed: the CPU platform has no CUDA graphs to keep.
-    assert configs["off-merged"]["parsed"] == {
-        "flag": False,
-        "mode": 3,
-        "cudagraph_mode": "FULL_DECODE_ONLY",
-    }
-    assert configs["off-merged"]["flag"] is False
+    for name in ("off-merged", "off-json", "off-part-json"):
+        seen = configs[name]
+        merged = [seen["parsed"][key] for key in ("flag", "mode", "cudagraph_mode")]
+        assert merged == [False, 3, "FULL_DECODE_ONLY"], name
+        assert seen["flag"] is False
+
+
+def test_the_switch_does_not_merge_with_another_spelling(
+    configs: dict[str, dict[str, Any]],
+) -> None:
+    # vLLM makes one option of those that begin alike, and of two options the last counts. The page
+    # says so, and ab-run refuses such flags.
+    for name in ("off-beside-json", "off-beside-long"):
+        parsed = configs[name]["parsed"]
+        assert (parsed["flag"], parsed["mode"], parsed["cudagraph_mode"]) == (False, None, None)
+
+
+def test_null_is_unspecified(configs: dict[str, dict[str, Any]]) -> None:
+    assert configs["null"]["said"] == configs["dense"]["said"]
+
+
+def test_each_start_says_one_line_whatever_is_derived_from_its_config(
+    configs: dict[str, dict[str, Any]],
+) -> None:
+    assert {name: len(seen["said"]) for name, seen in configs.items()} == dict.fromkeys(configs, 1)
+
+
+def test_the_line_names_the_endpoints_that_vllm_keeps(configs: dict[str, dict[str, Any]]) -> None:
+    for name in ("dense", "moe", "ends", "ends-odd", "large", "large-ends", "tiny-batch"):
+        *ends, _ = configs[name]["endpoints"]
+        assert configs[name]["said"][0].endswith(f"endpoints: {', '.join(map(str, ends))}."), name
+
+
+def test_the_users_own_settings_are_not_written_to(configs: dict[str, dict[str, Any]]) -> None:
+    seen = configs["additional"]
+    assert seen["parsed"]["additional"] == {"theirs": 1}
+    assert list(seen["additional"]) == ["theirs", "normport_car_rmsnorm"]
+    assert configs["off"]["additional"] == {}
 
 
 def test_true_is_kept_also_where_it_does_nothing(configs: dict[str, dict[str, Any]]) -> None:
@@ -126,6 +159,9 @@ def test_every_level_above_zero_is_on(configs: dict[str, dict[str, Any]]) -> Non
 def test_the_users_endpoints_are_kept(configs: dict[str, dict[str, Any]]) -> None:
     largest = configs["dense"]["endpoints"][-1]
     assert configs["ends"]["endpoints"] == sorted({*DENSE_ENDS, 100, 512, largest})
+    # Unsorted, twice, and where no range can end.
+    assert configs["ends-odd"]["endpoints"] == configs["ends"]["endpoints"]
+    assert configs["ends-odd-off"]["endpoints"] == [16, 16, 512, largest], "as vLLM leaves them"
 
 
 def test_a_batch_beyond_the_domain_gets_its_end_as_an_endpoint(

@@ -144,6 +144,13 @@ def test_the_on_arm_is_told_where_to_report(
         (("--case", "standalone", "--batch-size", "4"), "are for the matrix"),
         (("--vllm", ""), "--vllm is empty"),
         (("--serve-flags", "'"), '--serve-flags "\'" is not a command'),
+        (("--serve-flags", "-cc '{\"mode\": 3}'"), "-cc does not merge with the OFF arm's"),
+        (("--serve-flags=-cc={}",), "-cc={} does not merge with"),
+        (("--serve-flags=--compilation_config.mode=3",), "does not merge with"),
+        (
+            ("--serve-flags=-cc.mode=3 -cc.pass_config.fuse_allreduce_rms=False",),
+            "is what ON and OFF differ in",
+        ),
         (("--other-url", "http://x"), "A third arm needs a name"),
         (("--other-name", "on"), "--other-name on names a folder"),
         (("--other-name", "a/b"), "--other-name a/b names a folder"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +66,7 @@ def make_plan(
         precision=precision or PRECISION[case],
         host=host,
         port=port or DEFAULT_PORT[case],
-        serve_flags=flags if serve_flags is None else tuple(_words(serve_flags, "--serve-flags")),
+        serve_flags=flags if serve_flags is None else _flags(serve_flags),
         loads=(STANDALONE_LOAD,)
         if standalone
         else matrix_loads([_pair(text) for text in lengths] or LENGTHS, batches or BATCHES),
@@ -110,6 +111,24 @@ def ab_run_command(
         report += ["--other", f"{plan.other.name}={plan.out / plan.other.name}"]
     say(f"  {shlex.join(report)}")
     return 0
+
+
+def _flags(text: str) -> tuple[str, ...]:
+    """The flags of ``vllm serve`` in all arms; they must leave room for the OFF arm's switch.
+
+    vLLM merges only settings that begin alike: beside the switch it would drop those that are
+    given as one JSON or by the option's long name, and the arms would differ in these as well.
+    """
+    words = _words(text, "--serve-flags")
+    for word in words:
+        if "fuse_allreduce_rms" in word:
+            raise UserError(f"--serve-flags {word} is what ON and OFF differ in; leave it out.")
+        if re.match(r"(-cc(=|$)|--compilation[-_]config)", word):
+            raise UserError(
+                f"--serve-flags {word} does not merge with the OFF arm's switch; give its settings "
+                "one by one, e.g. -cc.mode=3."
+            )
+    return tuple(words)
 
 
 def _words(text: str, option: str) -> list[str]:
