@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection
 
 from normport.codemods.casts import default_dtype, module_cast
+from normport.codemods.effects import has_effect
 from normport.codemods.input_dtypes import converted_input
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
@@ -121,6 +122,9 @@ def _check_body(
         if statement.decorator_list and name in ("__init__", "forward"):
             text = spelled(statement.decorator_list[0])
             raise Refused("NP211", f"its {name} is decorated with @{text}", computes)
+        if has_effect(module, statement):
+            why = f"the line that defines its {name}, {statement.lineno}, may do more than that"
+            raise Refused("NP212", why, computes)
 
 
 def weight_objection(weight: Weight, names: set[str], computes: Computes) -> tuple[str, str] | None:

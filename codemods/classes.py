@@ -231,10 +231,12 @@ class ClassReader:
         proof, why_not = proof_case(
             self.home, self.node, built.passed, built.values, read, target, size, forms
         )
-        reason = target.reason
+        told = [target.reason] if target.reason else []
         if asks_no_gradient(self.norm.init):
-            told = "The local weight has requires_grad=False, the standard layer's has not."
-            reason = f"{reason} {told}" if reason else told
+            told.append("The local weight has requires_grad=False, the standard layer's has not.")
+        if self.norm.overwrites:
+            told.append("The local class overwrites a float32 input, the standard layer does not.")
+        reason = " ".join(told) or None
         if why_not is not None:
             reason = f"{self.name} cannot be run by itself: {why_not}."
         edit, imports = self._edit(call, target.text), target.imports

@@ -21,6 +21,7 @@ _QUIET_VLLM = (
 _QUIET_VLLM_PACKAGES = ("vllm.config.", "vllm.distributed.", "vllm.platforms.", "vllm.utils.")
 _PURE_DECORATORS = frozenset(
     {
+        *("staticmethod", "classmethod", "property"),
         *("torch.compile", "torch.jit.script", "torch.no_grad", "torch.inference_mode"),
         *("functools.cache", "functools.lru_cache", "functools.wraps", "dataclasses.dataclass"),
         "triton.jit",
