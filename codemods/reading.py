@@ -97,7 +97,10 @@ class NormReader:
         }
         extra = [name for name, value in parameters.items() if value != read.weight]
         if extra:
-            why = f"it has a parameter `{extra[0]}` that the standard layer lacks"
+            why = (
+                f"it has a parameter `{extra[0]}` that the standard layer lacks; take it out if no "
+                "checkpoint has it, else leave the class"
+            )
             return NotStandard("NP206", why, read.computes)
         if read.weight is not None:
             objected = weight_objection(read.weight, set(parameters), read.computes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from normport.codemods.values import Cast, Const, Items, Op, Tensor, Value, peel, walk
 
@@ -16,8 +17,9 @@ class Root:
     """A reciprocal root of a mean of squares.
 
     value: the root itself. squared: what is squared. eps: what is added, None for nothing.
-    detail: over which dimensions the mean goes, see ``flow``. floored: the smallest value is
-    bounded instead.
+    detail: over which dimensions the mean goes, see ``flow``.
+    floored: ``mean`` or ``root``, of which the smallest value is bounded instead.
+    outside: the epsilon is added to the root, not to the mean.
     """
 
     value: Value
@@ -25,7 +27,8 @@ class Root:
     eps: Value | None
     detail: str
     dtype: str
-    floored: bool = False
+    floored: Literal["", "mean", "root"] = ""
+    outside: bool = False
 
 
 def root_of(value: Value, device: bool = False) -> Root | None:
@@ -120,7 +123,8 @@ class _Search:
             return None
         if mean.detail.startswith("all") and not self.device:
             return None  # the loudness of a signal, not a norm over a dimension
-        return Root(self.root, squared, eps, mean.detail, mean.dtype, floored)
+        bounded: Literal["", "mean"] = "mean" if floored else ""
+        return Root(self.root, squared, eps, mean.detail, mean.dtype, bounded)
 
 
 def _is_fraction(value: Value) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from normport.codemods.advice import action
 from normport.codemods.analyze import Options, find_sites
 from normport.codemods.convert import convert
 from normport.codemods.model import Site
@@ -71,6 +72,39 @@ def refused(source: str) -> tuple[str, str]:
     assert convert(data, found, Options()).source == data
     assert {site.verdict for site in found} == {"refuse"}
     (pair,) = {(site.code, site.reason or "") for site in found}
-    assert pair[1].endswith(".")
-    assert "\n" not in pair[1]
+    assert_actionable(pair[1])
     return pair
+
+
+DOING = frozenset(
+    {
+        *(
+            "add",
+            "ask",
+            "build",
+            "call",
+            "choose",
+            "construct",
+            "convert",
+            "copy",
+            "declare",
+            "define",
+            "do",
+            "drop",
+        ),
+        *("expand", "give", "hand", "import", "inherit", "keep", "leave", "let", "look", "make"),
+        *("move", "name", "normalise", "pass", "read", "remove", "rename", "return", "scan"),
+        *("slice", "store", "take", "write"),
+    }
+)
+"""What a maintainer may be told to do."""
+
+
+def assert_actionable(sentence: str) -> None:
+    """One sentence that says what is there, then what to do or that there is nothing to do."""
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    told = action(sentence)
+    assert told is not None, f"nothing is said to do: {sentence}"
+    assert told == "nothing needs doing." or told.split()[0] in DOING, told
+    assert len(sentence.removesuffix(told).split()) > 2, f"it is not said what is there: {sentence}"
