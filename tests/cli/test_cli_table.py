@@ -65,7 +65,8 @@ def test_one_row_per_norm_with_its_sites(folder: Path, normport: Command) -> Non
     assert cells(lines[2])[3:] == [
         "2 (23, 24)",
         "NP201 refuse",
-        "OffsetNorm: it subtracts the mean.",
+        "OffsetNorm: it subtracts the mean; leave it, or declare torch.nn.LayerNorm if that is "
+        "what it computes.",
     ]
     assert [cells(line) for line in lines[3:]] == [
         [],
@@ -212,4 +213,11 @@ def test_footer_names_the_options_that_make_the_difference() -> None:
         "2 norms can be converted with `normport rewrite --write --unsafe`.",
         "1 more with `normport rewrite --write --allow-unproven`.",
     ]
+    assert footer(accepted[2:], told=False, without="--no-exec") == [
+        "1 not proven: run again without --no-exec.",
+    ]
     assert footer(accepted[:2], told=True) == []
+    assert footer([*default[:1], site("safe", applied=False)], told=True) == []
+    assert footer([*default[:1], site("safe", applied=False)], told=True, declined=True) == [
+        "1 norm left; `normport rewrite --write` converts it.",
+    ]
