@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
+from normport.codemods.acts import unread
 from normport.codemods.casts import default_dtype, module_cast
-from normport.codemods.effects import has_effect
+from normport.codemods.effects import is_decorated
 from normport.codemods.input_dtypes import converted_input
 from normport.codemods.model import Computes
 from normport.codemods.module_info import ModuleInfo
@@ -151,7 +152,8 @@ def _check_body(
             text = spelled(statement.decorator_list[0])
             why = f"its {name} is decorated with @{text}; take that off if nothing needs it"
             raise Refused("NP211", why, computes)
-        if has_effect(module, statement):
+        defaults = (*statement.args.defaults, *statement.args.kw_defaults)
+        if is_decorated(module, statement) or unread(module, *defaults) is not None:
             why = f"the line that defines its {name}, {statement.lineno}, may do more than that"
             raise Refused("NP212", why, computes)
 

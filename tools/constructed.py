@@ -14,6 +14,7 @@ from pathlib import Path
 from normport.codemods.model import Site
 from normport.codemods.nodes import spelled, walk
 from normport.tools.crossfile import Definition, is_from, parse, shown
+from normport.tools.findings import AS_ONE
 from normport.tools.outside import has_word
 
 _CLASS = re.compile(rb"[ \t]*class[\s\\]+(\w+)")
@@ -47,7 +48,7 @@ def with_places(
     left = len(places) - _MOST
     more = (" and one other file" if left == 1 else f" and {left} other files") if left > 0 else ""
     told = f"Constructed in {', '.join(places[:_MOST])}{more}" if places else _NONE
-    return replace(site, reason=f"{site.reason} {told}; it counts as one site here.")
+    return replace(site, reason=f"{site.reason} {told}; {AS_ONE}")
 
 
 def _is_definition(lines: Sequence[bytes], site: Site) -> bool:
