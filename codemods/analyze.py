@@ -43,8 +43,8 @@ _ROOT_HINT = Hint(
         "pow": r"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5",
     }
 )
-_GOT = r"RMSNorm['\"](?<=['\"]RMSNorm['\"])\s*[,)]"
-"""The end of ``getattr(nn, "RMSNorm")``, perhaps with a default."""
+_GOT = r"RMSNorm['\"](?<=['\"]RMSNorm['\"])\s*[,)\]]"
+"""The end of ``getattr(nn, "RMSNorm")``, perhaps with a default, or of ``vars(nn)["RMSNorm"]``."""
 _GOT_FUNCTION = r"getattr\([^()]*['\"]rms_norm['\"]"
 _MEAN_HINT = Hint({**MEANS, "rsqrt": ""})
 _NAMED_HINT = Hint(

@@ -9,7 +9,7 @@ from typing import Literal
 from normport.codemods.flow import Step
 from normport.codemods.model import Computes, MultiplyIn
 from normport.codemods.products import How
-from normport.codemods.roots import Root, base
+from normport.codemods.roots import VARIANCE, Root, base
 from normport.codemods.values import (
     Cast,
     Const,
@@ -260,6 +260,11 @@ def _named(root: Root, how: How, computes: Computes) -> tuple[str | None, str | 
             f"it divides by the length of its input{what} and multiplies by a root of the size, "
             "which is an RMS norm with no epsilon in the mean of squares; declare RMSNorm if one "
             "there will do"
+        )
+    if how_made == VARIANCE:
+        return "NP210", (
+            "it takes the variance and the square of the mean together, which no standard layer "
+            "does; write x.pow(2).mean(-1, keepdim=True) where that is meant"
         )
     if how_made:
         return "NP210", (

@@ -267,12 +267,11 @@ def _extras(value: Value) -> NotStandard | None:
     if any(isinstance(p, Op) and p.kind == "sum" for p in parts):
         return NotStandard("NP210", why_no_mean(value), rough)
     for part in parts:
-        called = isinstance(part, Op) and part.kind.startswith("call:")
-        if isinstance(part, Unknown) or called:
-            what = part.why if isinstance(part, Unknown) else part.kind.removeprefix("call:")
-            why = (
-                f"its computation is not followed: {what}; write it out in plain tensor operations"
-            )
+        what = part.why if isinstance(part, Unknown) else ""
+        if isinstance(part, Op) and part.kind.startswith("call:"):
+            what = part.kind.removeprefix("call:")
+        if what:
+            why = f"its computation is not followed: {what}; write it out in tensor operations"
             return NotStandard("NP210", why, rough)
     return None
 

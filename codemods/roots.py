@@ -11,6 +11,9 @@ from normport.codemods.values import Cast, Const, Items, Op, Tensor, Value, peel
 # Calls that hand the squares on to the root, by a word in their name.
 _PASSING = ("reduce", "gather", "cat", "chunk", "split", "clamp", "contiguous", "stack")
 
+VARIANCE = "the variance and the mean"
+"""How a mean of squares is made that is the variance and the square of the mean."""
+
 
 @dataclass(frozen=True)
 class Root:
@@ -63,6 +66,10 @@ class _Search:
         operands = value.operands
         match value.kind:
             case "add":
+                squared = _by_variance(operands)
+                if squared is not None:
+                    mean = Op(value.dtype, "mean", (), f"by {VARIANCE}")
+                    return self._root(squared, mean, eps, floored)
                 for part, other in (operands, operands[::-1]):
                     found = self.find(part, divided, other if eps is None else eps, floored)
                     if found is not None:
@@ -134,6 +141,22 @@ def _is_fraction(value: Value) -> bool:
     if isinstance(value, Op) and value.kind.startswith("call:"):
         return bool(value.operands) and all(map(_is_fraction, value.operands))
     return isinstance(value, Op) and value.kind in ("div", "sum")
+
+
+def _by_variance(operands: Sequence[Value]) -> Value | None:
+    """``x`` where the operands are its variance and the square of its mean."""
+    for one, two in (operands, operands[::-1]):
+        inner, mean = peel(one), square_of(two)
+        mean = peel(mean) if mean is not None else None
+        if not (isinstance(inner, Op) and inner.kind.split(".")[-1] in ("call:var", "var")):
+            continue
+        if (
+            isinstance(mean, Op)
+            and mean.kind == "mean"
+            and same(inner.operands[0], mean.operands[0])
+        ):
+            return inner.operands[0]
+    return None
 
 
 def square_of(value: Value) -> Value | None:

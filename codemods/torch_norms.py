@@ -16,6 +16,7 @@ from normport.codemods.class_uses import class_uses
 from normport.codemods.construction import check_arguments
 from normport.codemods.epsilon import tensor_epsilon
 from normport.codemods.forms import input_forms
+from normport.codemods.lookups import looked_up
 from normport.codemods.model import Computes, Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import dotted, spelled, walk
@@ -73,7 +74,7 @@ class TorchNorms:
             site = self._site(node)
             if site is not None:
                 found.append(site)
-        return found + self._by_star()
+        return found + self._by_star() + looked_up(self.module)
 
     def _by_star(self) -> list[Site]:
         """What ``from torch.nn import *`` may have brought, also over what was imported before."""

@@ -46,8 +46,8 @@ def footer(
     left = Counter(f.safety for f in findings if f.verdict == "convert" and not f.applied)
     if declined and left["safe"]:
         them = "it" if left["safe"] == 1 else "them"
-        told = f"`normport rewrite --write` converts {them}"
-        lines.append(f"{many(left['safe'], 'norm')} left; {told}.")
+        how = f"`normport rewrite --write` converts {them}"
+        lines.append(f"{many(left['safe'], 'norm')} left; {how}.")
     more = " more" if applied else ""
     for safety, option in _OPTIONS.items():
         number = left[safety]

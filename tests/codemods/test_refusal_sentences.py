@@ -98,6 +98,12 @@ WORDS = {
         "it divides by the length of its input, which it bounds from below, and multiplies",
         "h = F.normalize(h, dim=-1, eps=self.eps) * self.dim**0.5",
     ),
+    "a variance and a mean": (
+        "NP210",
+        "it takes the variance and the square of the mean together, which no standard layer does;",
+        "v = h.var(-1, keepdim=True, correction=0) + h.mean(-1, keepdim=True) ** 2\n"
+        "        h = h * torch.rsqrt(v + self.eps)",
+    ),
     "a length and an epsilon": (
         "NP210",
         "it divides by the length of its input, to which it adds an epsilon, and multiplies",
@@ -118,6 +124,16 @@ def test_what_a_sentence_says_is_there(code: str, words: str, line: str) -> None
     found = refused(source)
     assert found[0] == code
     assert f"N: {words}" in found[1]
+
+
+@pytest.mark.parametrize("namespace", ["vars(nn)", "nn.__dict__", "vars(torch.nn)"])
+def test_a_look_up_by_name_is_named(namespace: str) -> None:
+    source = f"import torch\nfrom torch import nn\n\nNorm = {namespace}['RMSNorm']\n"
+    (site,) = find_sites(source.encode(), "m.py")
+    assert (site.line, site.code, site.verdict) == (4, "NP209", "refuse")
+    assert site.reason is not None
+    assert_actionable(site.reason)
+    assert find_sites(source.replace(namespace, "KINDS").encode(), "m.py") == ()
 
 
 def test_the_dtype_case_is_explained() -> None:
