@@ -55,11 +55,11 @@ def recognise(value: Value) -> Recognised | NotStandard | None:
         tensors = [v for v in value.values if _contains_norm(v)]
         if not tensors:
             return None
-        return NotStandard(
-            "NP216",
-            "its forward returns a tuple; return the norm alone, and keep the rest in the caller",
-            _rough(value),
-        )
+        rough = _rough(value)
+        why = "its forward returns a tuple; return the norm alone, and keep the rest in the caller"
+        if rough.mean_subtracted:
+            why = "its forward returns a tuple, and it subtracts the mean; leave it"
+        return NotStandard("NP216", why, rough)
     if not _contains_norm(value):
         return None
     extras = _extras(value)
