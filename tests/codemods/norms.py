@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from normport.codemods.advice import action
+from sentences import assert_actionable
+
 from normport.codemods.analyze import Options, find_sites
 from normport.codemods.convert import convert
 from normport.codemods.model import Site
@@ -74,37 +75,3 @@ def refused(source: str) -> tuple[str, str]:
     (pair,) = {(site.code, site.reason or "") for site in found}
     assert_actionable(pair[1])
     return pair
-
-
-DOING = frozenset(
-    {
-        *(
-            "add",
-            "ask",
-            "build",
-            "call",
-            "choose",
-            "construct",
-            "convert",
-            "copy",
-            "declare",
-            "define",
-            "do",
-            "drop",
-        ),
-        *("expand", "give", "hand", "import", "inherit", "keep", "leave", "let", "look", "make"),
-        *("move", "name", "normalise", "pass", "read", "remove", "rename", "return", "scan"),
-        *("slice", "store", "take", "write"),
-    }
-)
-"""What a maintainer may be told to do."""
-
-
-def assert_actionable(sentence: str) -> None:
-    """One sentence that says what is there, then what to do or that there is nothing to do."""
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
-    told = action(sentence)
-    assert told is not None, f"nothing is said to do: {sentence}"
-    assert told == "nothing needs doing." or told.split()[0] in DOING, told
-    assert len(sentence.removesuffix(told).split()) > 2, f"it is not said what is there: {sentence}"

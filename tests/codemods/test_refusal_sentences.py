@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from norms import MODEL, assert_actionable, changed, refused
+from norms import MODEL, changed, refused
+from sentences import assert_actionable
 
 from normport.codemods.advice import action, advised
 from normport.codemods.analyze import find_sites
