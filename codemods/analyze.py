@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 
+from normport.codemods.advice import with_advice
 from normport.codemods.class_uses import class_uses
 from normport.codemods.classes import ClassReader
 from normport.codemods.elsewhere import Elsewhere
@@ -42,8 +43,8 @@ _ROOT_HINT = Hint(
         "pow": r"pow\w*\s*\((?:[^\n]*,)?\s*(?:\w+\s*=\s*)?0?\.5",
     }
 )
-_GOT = r"RMSNorm['\"](?<=['\"]RMSNorm['\"])\s*[,)]"
-"""The end of ``getattr(nn, "RMSNorm")``, perhaps with a default."""
+_GOT = r"RMSNorm['\"](?<=['\"]RMSNorm['\"])\s*[,)\]]"
+"""The end of ``getattr(nn, "RMSNorm")``, perhaps with a default, or of ``vars(nn)["RMSNorm"]``."""
 _GOT_FUNCTION = r"getattr\([^()]*['\"]rms_norm['\"]"
 _MEAN_HINT = Hint({**MEANS, "rsqrt": ""})
 _NAMED_HINT = Hint(
@@ -191,7 +192,7 @@ def find_sites(source: bytes, path: str, options: Options | None = None) -> tupl
         site if site.code == "NP219" else with_word(site, chosen.shared.get(site.norm))
         for site in sites
     ]
-    sites = all_or_none(sites)
+    sites = all_or_none([with_advice(site) for site in sites])
     doubtful = {(site.line, site.column) for site in sites if site.code == "NP221"}
     sites += [site for site in _done(module) if (site.line, site.column) not in doubtful]
     return tuple(sorted(sites, key=lambda site: (site.line, site.column)))

@@ -65,7 +65,7 @@ class CallReader:
         arguments = self._arguments(call)
         inputs = [a for a in arguments if a.position == 0]
         if len(inputs) != 1:
-            raise Refused("NP208", f"{text} does not pass the input in a way that is followed")
+            raise Refused("NP208", f"{text} does not pass the input first; pass it so")
         positional = [a.value for a in arguments[: len(call.args)]]
         keywords = {
             k.arg: a.value
@@ -77,7 +77,7 @@ class CallReader:
             more = len(call.args) + len(call.keywords) > 1
             what = "passes more than the input" if more else "is not read"
             why = found.why if isinstance(found, NotStandard) else "the class does not take it so"
-            raise Refused("NP208", f"{text} {what}: {why}")
+            raise Refused("NP208", f"{text} {what}: {why.partition('; ')[0]}")
         rest = [a for a in arguments if a.position != 0]
         second = next(
             (a for a in rest if found.second and a.position == found.second.position), None
@@ -85,7 +85,7 @@ class CallReader:
         for argument in rest:
             if not _is_inert(argument.node):
                 why = f"`{spelled(argument.node)}` would not be evaluated as it is now"
-                raise Refused("NP208", f"{text} cannot be rewritten: {why}")
+                raise Refused("NP208", f"{text} cannot be rewritten: {why}; store that first")
         form = _old_form(call, arguments)
         plain = f"{self._text(call.func)}({self._text(inputs[0].node)})"
         if found.kind == "residual":
@@ -108,7 +108,7 @@ class CallReader:
         spread = any(isinstance(a, ast.Starred) for a in call.args)
         if spread or any(k.arg is None for k in call.keywords):
             text = f"`{spelled(call)}` in line {call.lineno}"
-            raise Refused("NP208", f"{text} passes more than the input, spread with * or **")
+            raise Refused("NP208", f"{text} spreads arguments with * or **; write them out")
         for node, place in given:
             name = order[place] if place < len(order) else ""
             if place and isinstance(node, ast.Constant):
@@ -124,9 +124,9 @@ class CallReader:
         if isinstance(outer, ast.Assign) and any(
             isinstance(t, ast.Tuple | ast.List) for t in outer.targets
         ):
-            raise Refused("NP208", f"the result of `{text}` is unpacked {where}")
+            raise Refused("NP208", f"the result of `{text}` is unpacked {where}; store it first")
         if isinstance(outer, ast.Subscript) and outer.value is call:
-            raise Refused("NP208", f"the result of `{text}` is indexed {where}")
+            raise Refused("NP208", f"the result of `{text}` is indexed {where}; store it first")
 
     def _pair(
         self, call: ast.Call, found: Outcome, plain: str, second: _Argument | None, form: str
@@ -136,7 +136,7 @@ class CallReader:
         new_form = f"(norm(x), {second.word if second is not None else None})"
         if found.second is not None and second is None:
             text = f"`{spelled(call)}` in line {call.lineno}"
-            raise Refused("NP208", f"{text} gets back a default of the class's forward")
+            raise Refused("NP208", f"{text} gets back a default of the class's forward; pass it")
         outer = self.module.parents[call]
         if isinstance(outer, ast.Subscript) and outer.value is call:
             index = outer.slice
@@ -274,7 +274,7 @@ def merged(changes: Sequence[CallChange]) -> tuple[tuple[Edit, ...], tuple[CallF
     first = changes[0].outcome.read
     for change in changes:
         if change.outcome.read != first:
-            why = "its calls make it compute different things"
+            why = "its calls make it compute different things; call it alike everywhere"
             raise Refused("NP208", why, first.computes)
     edits = tuple(edit for change in changes for edit in change.edits)
     forms = {change.form or CallForm("norm(x)"): None for change in changes}

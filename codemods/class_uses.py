@@ -77,19 +77,25 @@ def class_objection(module: ModuleInfo, name: str, uses: ClassUses) -> Objection
             text = spelled(star)
             why = f"`{text}` in line {star.lineno} may bind {name}; import the names it is for"
             return Objection("NP221", why)
-        return Objection("NP221", f"the name {name} is bound more than once in this file")
+        return Objection("NP221", f"the name {name} is bound more than once; give each its own")
     if uses.checks:
         line = getattr(uses.checks[0], "lineno", 0)
-        return Objection("NP211", f"its type is checked in line {line}")
+        return Objection(
+            "NP211", f"its type is checked in line {line}; ask for the standard layer there"
+        )
     if uses.others:
         line = getattr(uses.others[0], "lineno", 0)
-        return Objection("NP211", f"the class itself is used as a value in line {line}")
+        return Objection(
+            "NP211", f"the class itself is used as a value in line {line}; construct it by its name"
+        )
     for constant in module.strings.get(name, []):
         if not _exported(module, constant):
-            return Objection("NP211", f"its name is used as a string in line {constant.lineno}")
+            why = f"its name is used as a string in line {constant.lineno}; name the layer there"
+            return Objection("NP211", why)
     line = _asked_name(module, name)
     if line is not None:
-        return Objection("NP211", f"a class is told by its name in line {line}")
+        why = f"a class is told by its name in line {line}; ask for the standard layer there"
+        return Objection("NP211", why)
     comment = re.search(rf"#[ \t]*type:(?![ \t]*ignore)[^\r\n]*\b{name}\b", module.text)
     if comment is not None:
         line = len(re.findall(r"\r\n|\r|\n", module.text[: comment.start()])) + 1

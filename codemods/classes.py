@@ -177,7 +177,7 @@ class ClassReader:
         if self.adds:
             blind = self.norm.blind()
             read = blind.read if isinstance(blind, Outcome) else blind
-            why = f"it inherits from {self.node.name} and adds to it"
+            why = f"it inherits from {self.node.name} and adds to it; build that if it is enough"
             raise Refused("NP211", why, read.computes if read is not None else None)
         choice = self.chosen.get(call)
         more = choice.partial.keywords if choice is not None and choice.partial else ()
@@ -188,7 +188,8 @@ class ClassReader:
         placed = placed_weight(self.norm.init, built.values)
         if placed is not None:
             known = blind.computes if isinstance(blind, NotStandard) else blind.read.computes
-            raise Refused("NP206", f"its weight is made on `{placed}`, whatever the run's", known)
+            why = f"its weight is made on `{placed}`, whatever the run's; leave the device to vLLM"
+            raise Refused("NP206", why, known)
         changes: list[CallChange] = []
         if isinstance(blind, NotStandard):
             changes = self._calls_instead(built, bounds, blind)
@@ -211,7 +212,8 @@ class ClassReader:
         changes = changes or self._calls(built, bounds)
         call_edits, forms = merged(changes) if changes else ((), ())
         if changes and read != changes[0].outcome.read:
-            raise Refused("NP208", "its calls make it compute something else", computes)
+            why = "its calls make it compute something else; call it with the input alone"
+            raise Refused("NP208", why, computes)
         if call_edits:
             self._check_held(bounds, computes)
         for bound in bounds:
@@ -231,10 +233,12 @@ class ClassReader:
         proof, why_not = proof_case(
             self.home, self.node, built.passed, built.values, read, target, size, forms
         )
-        reason = target.reason
+        told = [target.reason] if target.reason else []
         if asks_no_gradient(self.norm.init):
-            told = "The local weight has requires_grad=False, the standard layer's has not."
-            reason = f"{reason} {told}" if reason else told
+            told.append("The local weight has requires_grad=False, the standard layer's has not.")
+        if self.norm.overwrites:
+            told.append("The local class overwrites a float32 input, the standard layer does not.")
+        reason = " ".join(told) or None
         if why_not is not None:
             reason = f"{self.name} cannot be run by itself: {why_not}."
         edit, imports = self._edit(call, target.text), target.imports
@@ -263,7 +267,7 @@ class ClassReader:
         if found is not None:
             raise Refused(found.code, found.why, computes)
         if bound.init.name != "__init__":
-            why = f"it is built in {bound.init.name}, where no vLLM config need be set"
+            why = f"it is built in {bound.init.name}, where no vLLM config is sure to be set"
             raise Refused("NP222", why, computes)
 
     def _check_held(self, bounds: Sequence[Binding], computes: Computes) -> None:
@@ -273,7 +277,7 @@ class ClassReader:
                 continue
             why = (
                 f"its calls would have to be rewritten, and self.{bound.attribute} may hold "
-                "something else than this norm"
+                "something else than this norm; store that under another name"
             )
             raise Refused("NP208", why, computes)
 

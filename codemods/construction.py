@@ -55,10 +55,12 @@ def construct(
     named = {keyword for keyword, _ in given}
     given += [(k.arg, k.value) for k in more if k.arg not in named]
     if init is not None and (init.args.posonlyargs or not init.args.args):
-        raise Refused("NP215", "its constructor's parameters are unusual")
+        raise Refused(
+            "NP215", "its constructor has positional-only parameters or no self; declare plain ones"
+        )
     if init is None:
         if given:
-            raise Refused("NP215", "it is called with arguments but has no constructor")
+            raise Refused("NP215", "it is called with arguments but has no constructor; drop them")
         return Constructed({}, [])
     names = [p.arg for p in init.args.args[1:]]
     plain = [node for keyword, node in given if keyword is None]
@@ -89,7 +91,7 @@ def check_arguments(module: ModuleInfo, call: ast.Call, target: str, computes: C
         acts = [n for n in acts if not _only_looks(n)]
         text = module.segment(argument)
         if acts and target.count(text) != 1:
-            why = f"its argument `{text}` would not be evaluated once as it is now"
+            why = f"its argument `{text}` would not be evaluated once as it is now; store it first"
             raise Refused("NP215", why, computes)
 
 

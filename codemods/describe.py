@@ -9,7 +9,7 @@ from typing import Literal
 from normport.codemods.flow import Step
 from normport.codemods.model import Computes, MultiplyIn
 from normport.codemods.products import How
-from normport.codemods.roots import Root, base
+from normport.codemods.roots import VARIANCE, Root, base
 from normport.codemods.values import (
     Cast,
     Const,
@@ -252,9 +252,19 @@ def _named(root: Root, how: How, computes: Computes) -> tuple[str | None, str | 
         return "NP204", "it adds a bias"
     how_made = root.detail.partition("by ")[2]
     if how_made == "length":
+        if root.floored:
+            what = ", which it bounds from below,"
+        else:
+            what = ", to which it adds an epsilon," if root.outside else ""
         return "NP210", (
-            "it divides by the length of its input and multiplies by a root of the size, which is "
-            "an RMS norm with no epsilon in the mean of squares"
+            f"it divides by the length of its input{what} and multiplies by a root of the size, "
+            "which is an RMS norm with no epsilon in the mean of squares; declare RMSNorm if one "
+            "there will do"
+        )
+    if how_made == VARIANCE:
+        return "NP210", (
+            "it takes the variance and the square of the mean together, which no standard layer "
+            "does; write x.pow(2).mean(-1, keepdim=True) where that is meant"
         )
     if how_made:
         return "NP210", (
@@ -262,7 +272,10 @@ def _named(root: Root, how: How, computes: Computes) -> tuple[str | None, str | 
             "x.pow(2).mean(-1, keepdim=True) where that is meant"
         )
     if root.floored:
-        return "NP210", "it bounds the root from below instead of adding an epsilon to the mean"
+        what = "root" if root.floored == "root" else "mean of squares"
+        return "NP210", f"it bounds the {what} from below instead of adding an epsilon to the mean"
+    if root.outside:
+        return "NP210", "it adds its epsilon to the root, not to the mean of squares under it"
     if how == "slice":
-        return "NP210", "it normalises by a slice of its input"
+        return "NP210", "it normalises by a slice of its input; leave it"
     return None, None

@@ -21,6 +21,7 @@ _QUIET_VLLM = (
 _QUIET_VLLM_PACKAGES = ("vllm.config.", "vllm.distributed.", "vllm.platforms.", "vllm.utils.")
 _PURE_DECORATORS = frozenset(
     {
+        *("staticmethod", "classmethod", "property"),
         *("torch.compile", "torch.jit.script", "torch.no_grad", "torch.inference_mode"),
         *("functools.cache", "functools.lru_cache", "functools.wraps", "dataclasses.dataclass"),
         "triton.jit",
@@ -68,7 +69,7 @@ def _calls_sys_modules(tree: ast.Module) -> bool:
 
 def has_effect(module: ModuleInfo, node: ast.FunctionDef | ast.ClassDef) -> bool:
     """Whether a definition may do something when it is run beside binding its name."""
-    if any(_decorator(module, one) not in _PURE_DECORATORS for one in node.decorator_list):
+    if is_decorated(module, node):
         return True
     if isinstance(node, ast.FunctionDef):
         run: list[ast.AST] = [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]
@@ -83,6 +84,11 @@ def has_effect(module: ModuleInfo, node: ast.FunctionDef | ast.ClassDef) -> bool
         if own is not None and any(_hooks(part) for part in own.body):
             return True
     return any(_acts(module, statement) for statement in node.body)
+
+
+def is_decorated(module: ModuleInfo, node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Whether a decorator may do something with the definition beside what is known of it."""
+    return any(_decorator(module, one) not in _PURE_DECORATORS for one in node.decorator_list)
 
 
 def _hooks(node: ast.stmt) -> bool:

@@ -13,7 +13,15 @@ from collections.abc import Mapping, Sequence
 from normport.codemods.expressions import BINARY, Expressions, is_super, truth
 from normport.codemods.module_info import ModuleInfo, stored_names
 from normport.codemods.nodes import spelled, walk
+from normport.codemods.statements import (
+    asks_for_argument,
+    described,
+    either,
+    named,
+    stored_attributes,
+)
 from normport.codemods.values import (
+    Cast,
     Const,
     Factory,
     Input,
@@ -147,6 +155,8 @@ class Evaluator(Expressions):
                 kind = BINARY.get(type(node.op))
                 load = ast.parse(spelled(node.target), mode="eval").body
                 left, right = self._eval(load, env), self._eval(node.value, env)
+                if isinstance(left, Tensor):
+                    self._check_memory(left, node)
                 if kind is None:
                     self._assign(node.target, Unknown("an augmented assignment"), env)
                 else:
@@ -156,7 +166,9 @@ class Evaluator(Expressions):
             case ast.Expr():
                 self._effect(node.value, env)
             case ast.Assert():
-                self._eval(node.test, env)
+                known = truth(self._eval(node.test, env))
+                if known is not True and not asks_for_argument(node.test, env):
+                    self.instance.notes.append(f"an assert in line {node.lineno}")
             case ast.Pass():
                 pass
             case ast.Raise():
@@ -166,13 +178,13 @@ class Evaluator(Expressions):
 
     def _unfollowed(self, node: ast.stmt, env: dict[str, Value]) -> None:
         """A loop, a with block and the like: what it stores is not known, as in ``_both``."""
-        why = f"a {type(node).__name__.lower()} statement in line {node.lineno}"
+        why = f"{described(node)} in line {node.lineno}"
         self.instance.notes.append(why)
         stored = {name: env.get(name) for name in stored_names(node)}
         for name, value in stored.items():
-            env[name] = _either(why, [value])
+            env[name] = either(why, [value])
         if any(isinstance(n, ast.Return) for n in walk(node)):
-            raise _Return(_either(why, list(stored.values())))
+            raise _Return(either(why, list(stored.values())))
 
     def _branch(self, node: ast.If, env: dict[str, Value]) -> None:
         test = truth(self._eval(node.test, env))
@@ -203,13 +215,13 @@ class Evaluator(Expressions):
         if not outcomes and not returned:
             raise _Raise(Unknown("it raises"))
         for name in stored_names(node):
-            env[name] = _either(why, [outcome.get(name) for outcome in outcomes])
-        for attribute in _stored_attributes(node):
+            env[name] = either(why, [outcome.get(name) for outcome in outcomes])
+        for attribute in stored_attributes(node):
             value = self.instance.attributes.get(attribute)
             values = [attributes.get(attribute), value]
-            self.instance.attributes[attribute] = _either(why, values)
+            self.instance.attributes[attribute] = either(why, values)
         if returned:
-            raise _Return(_either(why, returned))
+            raise _Return(either(why, returned))
 
     def _assign(self, target: ast.expr, value: Value, env: dict[str, Value]) -> None:
         match target:
@@ -223,21 +235,43 @@ class Evaluator(Expressions):
                     self._assign(element, item, env)
             case ast.Attribute(value=ast.Name(id=owner)) if env.get(owner) == SelfRef():
                 if self._running:
-                    self.instance.notes.append(f"an assignment to `self.{target.attr}` in forward")
-                self.instance.attributes[target.attr] = _named(value, target.attr)
+                    where = f"line {target.lineno}, in forward"
+                    self.instance.notes.append(f"an assignment to `self.{target.attr}` in {where}")
+                self.instance.attributes[target.attr] = named(value, target.attr)
             case _:
-                self.instance.notes.append(f"an assignment to `{spelled(target)}`")
+                where = f"line {target.lineno}"
+                self.instance.notes.append(f"an assignment to `{spelled(target)}` in {where}")
+
+    def _check_memory(self, value: Tensor, node: ast.AugAssign) -> None:
+        """What ``value``, which is changed in place, may share its memory with."""
+        converted = False
+        while not isinstance(value, Input):
+            if isinstance(value, Cast):
+                converted, value = True, value.operand
+            elif isinstance(value, Op) and value.kind in ("reshape", "slice"):
+                assert isinstance(value.operands[0], Tensor)
+                value = value.operands[0]
+            else:
+                return
+        if converted:
+            self.instance.overwrites = True
+        else:
+            what = f"`{spelled(node)}` in line {node.lineno}"
+            self.instance.notes.append(f"{what}, which writes into its input")
 
     def _effect(self, node: ast.expr, env: dict[str, Value]) -> None:
         """An expression statement: only what registers parameters has an effect we follow."""
-        if isinstance(node, ast.Constant):
+        if not isinstance(node, ast.Call):
+            self._eval(node, env)
             return
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if isinstance(node.func, ast.Attribute):
             name, owner = node.func.attr, node.func.value
             is_self = isinstance(owner, ast.Name) and env.get(owner.id) == SelfRef()
             if is_super(owner) and name == "__init__":
+                self._pass_over(*node.args, *(k.value for k in node.keywords))
                 return
-            if is_self and name in ("register_parameter", "register_buffer") and node.args:
+            registers = is_self and name in ("register_parameter", "register_buffer")
+            if registers and node.args and not self._running:
                 key = self._eval(node.args[0], env)
                 value = (
                     self._eval(node.args[1], env)
@@ -245,27 +279,22 @@ class Evaluator(Expressions):
                     else Unknown(f"{name} with keywords")
                 )
                 if isinstance(key, Const) and isinstance(key.value, str):
-                    named = _named(value, key.value)
-                    if name == "register_buffer" and isinstance(named, Factory | Weight):
-                        named = Weight(
-                            named.dtype, key.value, named.shape, named.initial, buffer=True
-                        )
-                    self.instance.attributes[key.value] = named
+                    held = named(value, key.value)
+                    if name == "register_buffer" and isinstance(held, Factory | Weight):
+                        held = Weight(held.dtype, key.value, held.shape, held.initial, buffer=True)
+                    self.instance.attributes[key.value] = held
                     return
             if is_self and name in self.methods:
                 self._eval(node, env)
                 return
-        if isinstance(node, ast.Call):
-            name = spelled(node.func)
-            called = self.module.qualified(node.func) or name
-            if called.startswith("torch.nn.init."):
-                self._initialise(called.rsplit(".", 1)[1], node, env)
-                return
-            if called.split(".")[0] in ("logger", "warnings", "print"):
-                return
-            self.instance.notes.append(f"a call of `{name}`")
+        called = self.module.qualified(node.func) or ""
+        if called.startswith("torch.nn.init.") and not self._running:
+            self._initialise(called.rsplit(".", 1)[1], node, env)
+            return
+        self._note_call(node)
 
     def _initialise(self, name: str, node: ast.Call, env: dict[str, Value]) -> None:
+        self._pass_over(*node.args, *(k.value for k in node.keywords))
         target = node.args[0] if node.args else None
         weight = self._eval(target, env) if target is not None else None
         if isinstance(weight, Weight) and isinstance(target, ast.Attribute):
@@ -273,33 +302,3 @@ class Evaluator(Expressions):
             self.instance.attributes[target.attr] = Weight(
                 weight.dtype, weight.name, weight.shape, kind, weight.buffer
             )
-
-
-def _either(why: str, values: Sequence[Value | None]) -> Value:
-    """One of ``values``, it is not known which: never a value that a norm is read from."""
-    tensors = tuple(value for value in values if isinstance(value, Tensor | Items))
-    return Op("other", f"call:{why}", tensors) if tensors else Unknown(why)
-
-
-def _named(value: Value, name: str) -> Value:
-    """Give a parameter the attribute name it is stored under."""
-    if isinstance(value, Weight) and not value.name:
-        return Weight(value.dtype, name, value.shape, value.initial, value.buffer)
-    return value
-
-
-def _stored_attributes(node: ast.AST) -> set[str]:
-    """Attributes of self that a statement may set, also through register_parameter."""
-    found = {
-        n.attr for n in walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
-    }
-    for call in walk(node):
-        if (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr in ("register_parameter", "register_buffer")
-            and call.args
-            and isinstance(call.args[0], ast.Constant)
-        ):
-            found.add(str(call.args[0].value))
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from normport.codemods.acts import has_out, is_quiet_function, is_quiet_method, unread
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import dotted, expression, spelled
 from normport.codemods.tensor_calls import call_module, call_tensor, promote, unsqueezed
@@ -27,11 +28,6 @@ from normport.codemods.values import (
 )
 
 _BUILTINS = ("float", "int", "bool", "hasattr")
-# Calls that do nothing but return a value; any other that is not followed is noted.
-_PURE = {
-    "float", "int", "bool", "str", "repr", "len", "min", "max", "abs", "round", "tuple", "list",
-    "hasattr", "getattr", "isinstance", "type", "super", "range", "sum",
-}  # fmt: skip
 BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
 
 
@@ -48,6 +44,12 @@ class Expressions:
 
     def _run_function(self, node: ast.FunctionDef, env: dict[str, Value]) -> Value:
         raise NotImplementedError
+
+    def _pass_over(self, *nodes: ast.AST | None) -> None:
+        """Note what expressions do that are not evaluated."""
+        found = unread(self.module, *nodes)
+        if found is not None:
+            self.instance.notes.append(found)
 
     def _eval(self, node: ast.expr, env: dict[str, Value]) -> Value:
         match node:
@@ -84,15 +86,18 @@ class Expressions:
             case ast.IfExp():
                 test = truth(self._eval(node.test, env))
                 if test is None:
+                    self._pass_over(node.body, node.orelse)
                     return Unknown(f"`{spelled(node.test)}` is not known")
                 return self._eval(node.body if test else node.orelse, env)
             case ast.Starred():
+                self._pass_over(node.value)
                 return Unknown(f"`{spelled(node)}`")
             case ast.Tuple() | ast.List():
                 return Items(tuple(self._eval(e, env) for e in node.elts))
             case ast.Subscript():
                 value = self._eval(node.value, env)
                 if isinstance(value, Tensor):
+                    self._pass_over(node.slice)
                     text = re.sub(r"\b(?:np|numpy|torch)\.newaxis\b", "None", spelled(node.slice))
                     if text == "(..., None)":
                         return unsqueezed(value, text)
@@ -105,6 +110,7 @@ class Expressions:
                     return _item(value, index.value)
                 return Unknown(f"`{spelled(node)}`")
             case _:
+                self._pass_over(node)
                 return Unknown(f"`{spelled(node)}`")
 
     def _name(self, node: ast.Name, env: dict[str, Value]) -> Value:
@@ -170,20 +176,28 @@ class Expressions:
         )
         arguments = [self._eval(a, env) for a in node.args]
         keywords = {k.arg: self._eval(k.value, env) for k in node.keywords if k.arg}
+        self._pass_over(*(k.value for k in node.keywords if not k.arg))
         if isinstance(node.func, ast.Attribute) and not is_super(node.func.value):
             owner = self._eval(node.func.value, env)
             if isinstance(owner, Tensor):
-                return call_tensor(owner, node.func.attr, arguments, keywords)
+                value = call_tensor(owner, node.func.attr, arguments, keywords)
+                unread_call = isinstance(value, Op) and value.kind.startswith("call:")
+                if (unread_call and not is_quiet_method(node.func.attr)) or has_out(node):
+                    self._note_call(node)
+                return value
         called = dotted(node.func) if isinstance(node.func, ast.Call) else node.func
         function = self._eval(called, env)
         if isinstance(function, Function) and not spread:
             return self._call_function(function, arguments, keywords)
         name = function.name if isinstance(function, Module) else spelled(node.func)
-        if name.split(".")[0] not in (*_PURE, "torch", "math"):
-            self.instance.notes.append(f"a call of `{name}` in line {node.lineno}")
+        if not is_quiet_function(name) or has_out(node):
+            self._note_call(node)
         if isinstance(function, Module) and not spread:
             return call_module(function.name, arguments, keywords)
         return Unknown(f"the call `{spelled(node)}`")
+
+    def _note_call(self, node: ast.Call) -> None:
+        self.instance.notes.append(f"a call of `{spelled(node.func)}` in line {node.lineno}")
 
     def _call_function(
         self, function: Function, arguments: list[Value], keywords: dict[str, Value]
@@ -219,6 +233,7 @@ class Expressions:
 
     def _compare(self, node: ast.Compare, env: dict[str, Value]) -> Value:
         if len(node.ops) != 1:
+            self._pass_over(node)
             return Unknown("a chained comparison")
         left = self._eval(node.left, env)
         right = self._eval(node.comparators[0], env)
@@ -240,10 +255,11 @@ class Expressions:
     def _bool(self, node: ast.BoolOp, env: dict[str, Value]) -> Value:
         stop = isinstance(node.op, ast.Or)
         last: Value = Unknown("a condition")
-        for operand in node.values:
+        for place, operand in enumerate(node.values):
             last = self._eval(operand, env)
             answer = truth(last)
             if answer is None:
+                self._pass_over(*node.values[place + 1 :])
                 return Unknown(f"`{spelled(node)}`")
             if answer is stop:
                 return last

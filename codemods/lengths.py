@@ -7,6 +7,7 @@ of length one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from normport.codemods.roots import Root, square_of
 from normport.codemods.values import Cast, Const, Op, Tensor, Value, peel
@@ -59,6 +60,7 @@ def _length(value: Value) -> tuple[Root, list[Value], list[Value]] | None:
     over: list[Value] = []
     under: list[Value] = []
     eps: Value | None = None
+    floored = False
     current = value
     while True:
         inner = peel(current)
@@ -69,15 +71,17 @@ def _length(value: Value) -> tuple[Root, list[Value], list[Value]] | None:
             squared = square_of(total.operands[0]) if isinstance(total, Op) else None
             if squared is None:
                 return None
-            detail = "by length"
-            return Root(inner, squared, eps, detail, inner.dtype, True), over, under
+            bounded: Literal["", "root"] = "root" if floored else ""
+            outside = eps is not None and not floored
+            root = Root(inner, squared, eps, "by length", inner.dtype, bounded, outside)
+            return root, over, under
         if inner.kind in ("add", "floor", "mul", "div"):
             holding = [o for o in inner.operands if _holds_length(o)]
             others = [o for o in inner.operands if not _holds_length(o)]
             if len(holding) != 1 or len(others) != 1:
                 return None
             if inner.kind in ("add", "floor"):
-                eps = others[0]
+                eps, floored = others[0], inner.kind == "floor"
             else:
                 (over if inner.kind == "mul" else under).append(others[0])
             current = holding[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from normport.codemods.flow import Opaque, Step
@@ -142,13 +142,17 @@ def _divisors(value: Value, device: bool) -> list[Root]:
         return [] if root is None else [root]
     if value.kind in ("add", "floor", "reshape", "either"):
         return [
-            Root(r.value, r.squared, r.eps or _other(value, part), r.detail, r.dtype, True)
-            if value.kind in ("add", "floor")
-            else r
-            for part in value.operands
-            for r in _divisors(part, device)
+            _outside(r, value, part) for part in value.operands for r in _divisors(part, device)
         ]
     return []
+
+
+def _outside(root: Root, value: Op, part: Value) -> Root:
+    """The root, of which ``value``, that divides, is made with an epsilon or a bound."""
+    eps = root.eps or _other(value, part)
+    if value.kind == "floor":
+        return replace(root, eps=eps, floored="root")
+    return replace(root, eps=eps, outside=True) if value.kind == "add" else root
 
 
 def _other(value: Op, part: Value) -> Value | None:

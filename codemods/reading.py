@@ -18,12 +18,14 @@ class NormReader:
     """Reads the class ``node`` of the file ``home``.
 
     reached: its methods that the constructor or forward called, in any reading so far.
+    overwrites: whether its forward changes a float32 input in place.
     """
 
     def __init__(self, home: ModuleInfo, node: ast.ClassDef) -> None:
         self.home = home
         self.node = node
         self.reached: set[str] = set()
+        self.overwrites = False
 
     @property
     def init(self) -> ast.FunctionDef | None:
@@ -80,6 +82,7 @@ class NormReader:
         if positional is None and isinstance(found, Outcome) and found.kind != "single":
             found = _alone(recognise(value))
         self.reached |= evaluator.reached
+        self.overwrites |= instance.overwrites
         if not isinstance(found, Outcome):
             return found
         read = found.read
@@ -94,7 +97,10 @@ class NormReader:
         }
         extra = [name for name, value in parameters.items() if value != read.weight]
         if extra:
-            why = f"it has a parameter `{extra[0]}` that the standard layer lacks"
+            why = (
+                f"it has a parameter `{extra[0]}` that the standard layer lacks; take it out if no "
+                "checkpoint has it, else leave the class"
+            )
             return NotStandard("NP206", why, read.computes)
         if read.weight is not None:
             objected = weight_objection(read.weight, set(parameters), read.computes)

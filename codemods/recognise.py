@@ -7,7 +7,7 @@ from typing import Literal
 
 from normport.codemods.model import Computes, Initial, MultiplyIn, WeightKind
 from normport.codemods.sums import averaged, why_no_mean
-from normport.codemods.tensor_calls import is_longer
+from normport.codemods.tensor_calls import is_column, is_longer
 from normport.codemods.values import (
     Cast,
     Const,
@@ -55,7 +55,11 @@ def recognise(value: Value) -> Recognised | NotStandard | None:
         tensors = [v for v in value.values if _contains_norm(v)]
         if not tensors:
             return None
-        return NotStandard("NP216", "its forward returns a tuple", _rough(value))
+        rough = _rough(value)
+        why = "its forward returns a tuple; return the norm alone, and keep the rest in the caller"
+        if rough.mean_subtracted:
+            why = "its forward returns a tuple, and it subtracts the mean; leave it"
+        return NotStandard("NP216", why, rough)
     if not _contains_norm(value):
         return None
     extras = _extras(value)
@@ -82,9 +86,12 @@ def recognise(value: Value) -> Recognised | NotStandard | None:
 
 
 def _result(
-    weight: Weight | None, core: tuple[Value, bool], multiply_in: MultiplyIn | None, offset: float
+    weight: Weight | None,
+    core: tuple[Value, str | None],
+    multiply_in: MultiplyIn | None,
+    offset: float,
 ) -> Recognised | NotStandard:
-    eps, float32 = core
+    eps, narrow = core
     kind: WeightKind = "none" if weight is None else ("offset" if offset else "scale")
     text = eps.text if isinstance(eps, Source) else None
     if isinstance(eps, Const) and isinstance(eps.value, int | float):
@@ -97,17 +104,21 @@ def _result(
         initial=_initial(weight),
         weight_dtype=None if weight is None else _stored_dtype(weight),
     )
-    if not float32:
-        return NotStandard("NP218", "it normalises in the input's dtype, not in float32", computes)
+    if narrow is not None:
+        return NotStandard("NP218", narrow, computes)
     if text is None:
-        why = eps.why if isinstance(eps, Unknown) else "its epsilon is computed"
-        return NotStandard("NP210", f"its epsilon is not known: {why}", computes)
+        why = eps.why if isinstance(eps, Unknown) else "it is computed"
+        return NotStandard(
+            "NP210",
+            f"its epsilon is not known: {why}; pass a number or a value of the configuration",
+            computes,
+        )
     assert isinstance(eps, Const | Source)
     return Recognised(computes, weight, eps)
 
 
-def _core(value: Value) -> tuple[Value, bool] | None:
-    """``(eps, in float32)`` when ``value`` is x / rms(x), in any of its spellings."""
+def _core(value: Value) -> tuple[Value, str | None] | None:
+    """``(eps, what is not in float32)`` when ``value`` is x / rms(x), in any of its spellings."""
     if not isinstance(value, Op) or value.kind not in ("mul", "div"):
         return None
     pairs = [value.operands] if value.kind == "div" else [value.operands, value.operands[::-1]]
@@ -131,10 +142,26 @@ def _core(value: Value) -> tuple[Value, bool] | None:
             if squared is None or isinstance(eps, Tensor):
                 continue
             if peel(squared) == peel(numerator):
-                inside = [numerator, mean, root]
-                float32 = all(isinstance(v, Tensor) and v.dtype == "float32" for v in inside)
-                return eps, float32
+                return eps, _narrow(numerator, mean, root)
     return None
+
+
+def _narrow(numerator: Value, mean: Value, root: Value) -> str | None:
+    """Which part of a norm is not computed in float32: one clause."""
+    steps = {
+        "takes the mean of squares": mean,
+        "takes the root": root,
+        "multiplies its input by the root": numerator,
+    }
+    dtypes = {what: v.dtype if isinstance(v, Tensor) else "other" for what, v in steps.items()}
+    found = {what: dtype for what, dtype in dtypes.items() if dtype != "float32"}
+    if not found:
+        return None
+    what, dtype = next(iter(found.items()))
+    if len(found) == len(steps) and len(set(found.values())) == 1:
+        what = "normalises"
+    words = {"input": "the input's dtype", "param": "the weight's dtype"}
+    return f"it {what} in {words.get(dtype, 'another dtype')}, not in float32"
 
 
 def _mean_of_square(value: Value) -> Value | None:
@@ -214,6 +241,12 @@ def _extras(value: Value) -> NotStandard | None:
         return NotStandard("NP205", "its variance is reduced over the tensor-parallel group", rough)
     if rough.mean_subtracted:
         return NotStandard("NP201", "it subtracts the mean", rough)
+    if any(map(is_column, parts)):
+        why = (
+            "it views the mean of squares as one column, which fits a 2-D input alone; keep the "
+            "dimension with .mean(-1, keepdim=True)"
+        )
+        return NotStandard("NP210", why, rough)
     if rough.grouped:
         return NotStandard("NP202", "it reshapes its input and normalises groups", rough)
     if rough.gated:
@@ -221,17 +254,25 @@ def _extras(value: Value) -> NotStandard | None:
     if rough.bias:
         return NotStandard("NP204", "it adds a bias", rough)
     if len(inputs) > 1:
-        return NotStandard("NP216", "it uses a second input", rough)
+        does = (
+            "adds a second input as no standard layer does"
+            if rough.residual
+            else "uses a second input"
+        )
+        return NotStandard("NP216", f"it {does}; do that in the caller", rough)
     if "slice" in kinds:
-        return NotStandard("NP210", "it normalises a slice of its input", rough)
+        return NotStandard(
+            "NP210", "it normalises a slice of its input; slice in the caller", rough
+        )
     if any(isinstance(p, Op) and p.kind == "sum" for p in parts):
         return NotStandard("NP210", why_no_mean(value), rough)
     for part in parts:
-        if isinstance(part, Unknown):
-            return NotStandard("NP210", f"its computation is not followed: {part.why}", rough)
+        what = part.why if isinstance(part, Unknown) else ""
         if isinstance(part, Op) and part.kind.startswith("call:"):
-            name = part.kind.removeprefix("call:")
-            return NotStandard("NP210", f"its computation is not followed: {name}", rough)
+            what = part.kind.removeprefix("call:")
+        if what:
+            why = f"its computation is not followed: {what}; write it out in tensor operations"
+            return NotStandard("NP210", why, rough)
     return None
 
 
@@ -256,7 +297,7 @@ def _rough(value: Value) -> Computes:
         if part.kind == "add":
             summed = {o.position for o in map(peel, part.operands) if isinstance(o, Input)}
             added = added or len(summed) > 1
-        if part.kind == "reshape" and not is_longer(part):
+        if part.kind == "reshape" and not (is_longer(part) or is_column(part)):
             grouped = True
     main = weights[0] if weights else None
     return Computes(

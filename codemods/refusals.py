@@ -104,7 +104,9 @@ def _forward(place: Place, node: ast.AST) -> tuple[str, str]:
         if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if method.args.posonlyargs or not method.args.args:
-            return "NP215", f"the parameters of its {method.name} are unusual"
+            return "NP215", (
+                f"its {method.name} has positional-only parameters or no self; declare plain ones"
+            )
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     needed = len(node.args.args) - len(node.args.defaults) - 1
     if needed > 1:

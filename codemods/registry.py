@@ -68,6 +68,7 @@ class Rule:
     applies, target: for ``convert`` rules only. ``target(site, unsafe)`` writes the
     replacement; ``unsafe`` asks for the variant that is equal within a bound only.
     part: the pass that the rule belongs to: over norms, or over sandwiches of them (opt-in).
+    do: of a rule that refuses: what a maintainer can do, as the end of a sentence.
     """
 
     code: str
@@ -78,11 +79,12 @@ class Rule:
     applies: Callable[[Computes], bool] | None = None
     target: Callable[[NormSite, bool], Target] | None = None
     part: Literal["norms", "sandwich"] = "norms"
+    do: str = ""
 
 
-def refusal(code: str, title: str, why: str, *examples: Example) -> Rule:
+def refusal(code: str, title: str, why: str, *examples: Example, do: str) -> Rule:
     """A rule that refuses."""
-    return Rule(code=code, kind="refuse", title=title, why=why, examples=examples)
+    return Rule(code=code, kind="refuse", title=title, why=why, examples=examples, do=do)
 
 
 def changed(source: str, *changes: tuple[str, str]) -> Example:
@@ -114,6 +116,21 @@ def all_rules() -> dict[str, Rule]:
                 raise ValueError(f"two rules claim the code {rule.code}")
             found[rule.code] = rule
     return dict(sorted(found.items()))
+
+
+ALL = "NP"
+"""What every code begins with; ``ALL`` is another word for it."""
+
+
+def as_prefix(name: str) -> str:
+    """A code, or the beginning of several, as it is written in upper or lower case."""
+    text = name.strip().upper()
+    return ALL if text == "ALL" else text
+
+
+def matched(prefix: str) -> list[str]:
+    """The codes that begin with ``prefix``; none where that is no beginning of a code."""
+    return [code for code in all_rules() if prefix.startswith(ALL) and code.startswith(prefix)]
 
 
 def conversion(computes: Computes) -> Rule | None:

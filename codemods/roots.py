@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from normport.codemods.values import Cast, Const, Items, Op, Tensor, Value, peel, walk
 
 # Calls that hand the squares on to the root, by a word in their name.
 _PASSING = ("reduce", "gather", "cat", "chunk", "split", "clamp", "contiguous", "stack")
+
+VARIANCE = "the variance and the mean"
+"""How a mean of squares is made that is the variance and the square of the mean."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +20,9 @@ class Root:
     """A reciprocal root of a mean of squares.
 
     value: the root itself. squared: what is squared. eps: what is added, None for nothing.
-    detail: over which dimensions the mean goes, see ``flow``. floored: the smallest value is
-    bounded instead.
+    detail: over which dimensions the mean goes, see ``flow``.
+    floored: ``mean`` or ``root``, of which the smallest value is bounded instead.
+    outside: the epsilon is added to the root, not to the mean.
     """
 
     value: Value
@@ -25,7 +30,8 @@ class Root:
     eps: Value | None
     detail: str
     dtype: str
-    floored: bool = False
+    floored: Literal["", "mean", "root"] = ""
+    outside: bool = False
 
 
 def root_of(value: Value, device: bool = False) -> Root | None:
@@ -60,6 +66,10 @@ class _Search:
         operands = value.operands
         match value.kind:
             case "add":
+                squared = _by_variance(operands)
+                if squared is not None:
+                    mean = Op(value.dtype, "mean", (), f"by {VARIANCE}")
+                    return self._root(squared, mean, eps, floored)
                 for part, other in (operands, operands[::-1]):
                     found = self.find(part, divided, other if eps is None else eps, floored)
                     if found is not None:
@@ -120,7 +130,8 @@ class _Search:
             return None
         if mean.detail.startswith("all") and not self.device:
             return None  # the loudness of a signal, not a norm over a dimension
-        return Root(self.root, squared, eps, mean.detail, mean.dtype, floored)
+        bounded: Literal["", "mean"] = "mean" if floored else ""
+        return Root(self.root, squared, eps, mean.detail, mean.dtype, bounded)
 
 
 def _is_fraction(value: Value) -> bool:
@@ -130,6 +141,22 @@ def _is_fraction(value: Value) -> bool:
     if isinstance(value, Op) and value.kind.startswith("call:"):
         return bool(value.operands) and all(map(_is_fraction, value.operands))
     return isinstance(value, Op) and value.kind in ("div", "sum")
+
+
+def _by_variance(operands: Sequence[Value]) -> Value | None:
+    """``x`` where the operands are its variance and the square of its mean."""
+    for one, two in (operands, operands[::-1]):
+        inner, mean = peel(one), square_of(two)
+        mean = peel(mean) if mean is not None else None
+        if not (isinstance(inner, Op) and inner.kind.split(".")[-1] in ("call:var", "var")):
+            continue
+        if (
+            isinstance(mean, Op)
+            and mean.kind == "mean"
+            and same(inner.operands[0], mean.operands[0])
+        ):
+            return inner.operands[0]
+    return None
 
 
 def square_of(value: Value) -> Value | None:

@@ -63,6 +63,13 @@ def why_no_mean(value: Value) -> str:
     sums = [part for part in parts if isinstance(part, Op) and part.kind == "sum"]
     scaled = False
     for part in parts:
+        if isinstance(part, Op) and part.kind in ("div", "mul"):
+            added = [one for one in map(_bare, part.operands) if _is_sum_and_more(one, sums)]
+            if added:
+                return (
+                    "it adds something to the sum of squares before it divides that by a number, "
+                    "so that the mean gets a part of it only; add it to the mean if that is meant"
+                )
         if not isinstance(part, Op) or not any(_bare(o) in sums for o in part.operands):
             continue
         if part.kind == "div":
@@ -70,7 +77,13 @@ def why_no_mean(value: Value) -> str:
         scaled = scaled or part.kind not in _PLAIN
     if scaled:
         return f"it scales the sum of squares, and that this averages them is not seen; {_ADVICE}"
-    return "it sums the squares instead of averaging them"
+    return "it takes the root of the sum of squares, not of their mean"
+
+
+def _is_sum_and_more(value: Value, sums: list[Op]) -> bool:
+    """Whether ``value`` is one of the sums with something added to it."""
+    added = isinstance(value, Op) and value.kind == "add"
+    return added and isinstance(value, Op) and any(_bare(o) in sums for o in value.operands)
 
 
 def _why_not_by(divisor: Value, summed: Value, parts: list[Value]) -> str:

@@ -1,6 +1,6 @@
-"""Line comments that keep a finding out: ``# normport: ignore[NP101, NP102]``, or all without a
-code. They stand on a line of the construction that they are about. As with ``# noqa``, upper and
-lower case are the same."""
+"""Line comments that keep a finding out: ``# normport: ignore[NP101, NP2]``, or all without a
+code; the beginning of a code means all that begin so. They stand on a line of the construction that
+they are about. As with ``# noqa``, upper and lower case are the same."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class Complaint:
 
 @dataclass
 class Comment:
-    """One such comment; ``codes`` are None when it means all. ``used``: those that hit."""
+    """One such comment; ``codes``, or how they begin, are None when it means all.
+
+    used: the codes of findings that it kept out.
+    """
 
     line: int
     column: int
@@ -47,7 +50,7 @@ class Comment:
     used: set[str] = field(default_factory=set)
 
     def covers(self, code: str) -> bool:
-        return self.codes is None or code in self.codes
+        return self.codes is None or code.startswith(self.codes)
 
 
 def may_hold_comment(data: bytes) -> bool:
@@ -89,7 +92,11 @@ class Suppressions:
         found = list(self._wrong)
         for comment in self._comments:
             codes = comment.codes
-            idle = [code for code in codes or () if code not in comment.used]
+            idle = [
+                prefix
+                for prefix in codes or ()
+                if not any(code.startswith(prefix) for code in comment.used)
+            ]
             if idle if codes is not None else not comment.used:
                 what = ", ".join(idle) or "that normport reports"
                 message = f"`{comment.text}` is unused: nothing on this line is {what}; drop it."
@@ -97,7 +104,7 @@ class Suppressions:
         return sorted(found, key=lambda c: (c.line, c.column))
 
     def _read(self) -> None:
-        from normport.codemods.registry import all_rules
+        from normport.codemods.registry import matched
 
         for token in _comments(self._text):
             match = _COMMENT.search(token.string)
@@ -116,9 +123,9 @@ class Suppressions:
                 continue
             text = f"normport: {ignore[0]}"
             for code in codes or ():
-                if code not in all_rules():
+                if not matched(code):
                     self._complain(line, column, f"`{text}`: there is no rule {code}; drop it.")
-            known = None if codes is None else tuple(c for c in codes if c in all_rules())
+            known = None if codes is None else tuple(filter(matched, codes))
             if known != ():
                 self._comments.append(Comment(line, column, text, known))
 
@@ -136,7 +143,9 @@ def _codes(ignore: re.Match[str] | None) -> tuple[str, ...] | None:
     """The codes between the brackets; None without brackets."""
     if ignore is None or ignore["codes"] is None:
         return None
-    names = (name.strip().upper() for name in ignore["codes"].split(","))
+    from normport.codemods.registry import as_prefix
+
+    names = (as_prefix(name) for name in ignore["codes"].split(","))
     return tuple(name for name in names if name)
 
 

@@ -34,6 +34,7 @@ _FACTORIES = {"torch.zeros": "zeros", "torch.ones": "ones", "torch.empty": "empt
 RMS_NORMS = {"torch.nn.functional.rms_norm", "torch.rms_norm"}
 MACHINE_EPS = "1.1920928955078125e-07"
 """Float32's machine epsilon: what torch's norms add when they are given no eps."""
+_COLUMN = "to a column"
 _ALL_REDUCES = ("all_reduce", "all_gather")
 
 
@@ -74,7 +75,9 @@ def call_tensor(
     if name == "unsqueeze" and (*arguments, *keywords.values()) == (Const(-1),):
         return unsqueezed(owner, name)
     if name in _RESHAPES:
-        return Op(owner.dtype, "reshape", (owner,), name)
+        sizes = arguments[0].values if arguments and isinstance(arguments[0], Items) else arguments
+        column = name in ("view", "reshape") and len(sizes) > 1 and sizes[-1] == Const(1)
+        return Op(owner.dtype, "reshape", (owner,), f"{name} {_COLUMN}" if column else name)
     if name == "pow" and not arguments and set(keywords) == {"exponent"}:
         arguments = [keywords["exponent"]]
     if name in ("pow", "square"):
@@ -128,6 +131,14 @@ def unsqueezed(value: Tensor, how: str) -> Tensor:
 def is_longer(reshape: Op) -> bool:
     """Whether nothing is regrouped: there is a dimension of size 1 more."""
     return reshape.detail == "unsqueeze" or "None" in reshape.detail
+
+
+def is_column(value: Value) -> bool:
+    """Whether ``value`` is a reduced tensor that is viewed with a last dimension of size 1."""
+    if not isinstance(value, Op) or value.kind != "reshape" or not value.detail.endswith(_COLUMN):
+        return False
+    reduced = value.operands[0]
+    return isinstance(reduced, Tensor) and _with_kept(reduced) is not None
 
 
 def _with_kept(value: Tensor) -> Tensor | None:

@@ -16,6 +16,7 @@ from normport.codemods.class_uses import class_uses
 from normport.codemods.construction import check_arguments
 from normport.codemods.epsilon import tensor_epsilon
 from normport.codemods.forms import input_forms
+from normport.codemods.lookups import looked_up
 from normport.codemods.model import Computes, Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import dotted, spelled, walk
@@ -73,7 +74,7 @@ class TorchNorms:
             site = self._site(node)
             if site is not None:
                 found.append(site)
-        return found + self._by_star()
+        return found + self._by_star() + looked_up(self.module)
 
     def _by_star(self) -> list[Site]:
         """What ``from torch.nn import *`` may have brought, also over what was imported before."""
@@ -162,7 +163,7 @@ class TorchNorms:
             return None
         if isinstance(parent, ast.ClassDef):
             return self._subclass(parent)
-        why = "it is passed on as a value here, so what it builds is not seen"
+        why = "it is passed on as a value here, so what it builds is not seen; build it by name"
         return refuse(self.module, node, "NP209", CLASS, why)
 
     def _is_checked(self, node: ast.expr) -> bool:
@@ -226,12 +227,13 @@ class TorchNorms:
         if found is not None:
             raise Refused(found.code, found.why, computes)
         if bound.init.name != "__init__":
-            why = f"it is built in {bound.init.name}, where no vLLM config need be set"
+            why = f"it is built in {bound.init.name}, where no vLLM config is sure to be set"
             raise Refused("NP222", why, computes)
         calls = attribute_calls(self.module, bound)
         for each in calls:
             if len(each.args) != 1 or each.keywords or isinstance(each.args[0], ast.Starred):
-                why = f"`{spelled(each)}` in line {each.lineno} passes more than the input"
+                text = f"`{spelled(each)}` in line {each.lineno}"
+                why = f"{text} passes something else than the input; pass that alone, first"
                 raise Refused("NP208", why, computes)
         if self._may_be_none(arguments.given.get("eps"), bound):
             why = "its eps may be None, which RMSNorm does not take; write the number"
@@ -241,7 +243,8 @@ class TorchNorms:
             raise Refused("NP232", tensor, computes)
         line = self._checked_line()
         if line is not None:
-            raise Refused("NP211", f"its type is checked in line {line}", computes)
+            why = f"its type is checked in line {line}; ask for the standard layer there"
+            raise Refused("NP211", why, computes)
         check_dtypes(self.module, bound, computes)
         rule = all_rules()["NP105"]
         assert rule.target is not None
@@ -290,24 +293,28 @@ class TorchNorms:
             weight_dtype=("float32" if stored else "run dtype") if affine else None,
         )
         if not isinstance(affine, bool):
-            raise Refused("NP232", "whether it has a weight is decided at run time", computes)
+            why = "whether it has a weight is decided at run time; build either in a branch"
+            raise Refused("NP232", why, computes)
         plain = dtype is None or (isinstance(dtype, ast.Constant) and dtype.value is None)
         if affine and not plain and not stored:
-            raise Refused("NP206", "its weight is stored in a dtype of its own", computes)
+            why = "its weight is stored in a dtype of its own; leave it, or give it the run's"
+            raise Refused("NP206", why, computes)
         if arguments.constant("device", None) is not None:
-            raise Refused("NP232", "its weight is put on a device of its own", computes)
+            why = "its weight is put on a device of its own; leave the device to vLLM"
+            raise Refused("NP232", why, computes)
         return computes
 
     def _size(self, arguments: _Arguments, computes: Computes) -> str:
         node = arguments.given["normalized_shape"]
         if isinstance(node, ast.Tuple | ast.List):
             if len(node.elts) != 1 or isinstance(node.elts[0], ast.Starred):
-                raise Refused("NP232", "it normalises over more than one dimension", computes)
+                why = "it normalises over more than one dimension; leave it, or flatten them"
+                raise Refused("NP232", why, computes)
             node = node.elts[0]
         if isinstance(node, ast.Constant) and not isinstance(node.value, int):
-            raise Refused("NP215", "its size is not a number", computes)
+            raise Refused("NP215", "its size is not a number; give one", computes)
         if is_shape(node):
-            why = f"`{spelled(node)}` may name more than one dimension"
+            why = f"`{spelled(node)}` may name more than one dimension; give one number"
             raise Refused("NP232", why, computes)
         text = self.module.segment(node)
         return text if "\n" not in text else spelled(node)

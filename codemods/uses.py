@@ -104,9 +104,12 @@ def objection(module: ModuleInfo, bound: Binding) -> Objection | None:
             return found
     named = named_access(module, bound.owner, bound.attribute, family(module, bound.owner))
     if named is not None:
-        return Objection("NP209", f"`{spelled(named)}` reaches it in line {named.lineno}")
+        why = f"`{spelled(named)}` reaches it in line {named.lineno}; name the attribute there"
+        return Objection("NP209", why)
     if not calls:
-        return Objection("NP209", f"no call of self.{bound.attribute} is seen in this file")
+        what = f"no call of self.{bound.attribute} is seen in this file"
+        why = f"{what}; call it in the class that builds it, or leave it"
+        return Objection("NP209", why)
     return None
 
 
@@ -151,7 +154,7 @@ def _sequence_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | 
     assert isinstance(call, ast.Call)
     if len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred):
         return None
-    why = f"`{spelled(call)}` in line {call.lineno} passes more than the input"
+    why = f"`{spelled(call)}` in line {call.lineno} passes more than the input; pass that alone"
     return Objection("NP208", why)
 
 
@@ -255,7 +258,11 @@ def _use_objection(module: ModuleInfo, node: ast.Attribute) -> Objection | None:
     if isinstance(parent, ast.Compare) and isinstance(parent.ops[0], ast.Is | ast.IsNot):
         return None
     if isinstance(parent, ast.Attribute):
-        return Objection("NP214", f"`{text}.{parent.attr}` is read {where}")
+        return Objection(
+            "NP214",
+            f"`{text}.{parent.attr}` is read {where}; do without it there, or leave the class",
+        )
     if isinstance(parent, ast.Expr):
         return None
-    return Objection("NP209", f"`{text}` is passed on as a value {where}, its calls are not seen")
+    why = f"`{text}` is passed on as a value {where}, and its calls are not seen; call it there"
+    return Objection("NP209", why)

@@ -158,11 +158,13 @@ class Instance:
     """State of a constructed norm: attributes, and what its constructor did beside storing.
 
     doubtful: names that were read as the import that binds them, though something else may too.
+    overwrites: forward changes what it converted in place: its input, where that is float32.
     """
 
     attributes: dict[str, Value] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
+    overwrites: bool = False
 
 
 def peel(value: Value) -> Value:

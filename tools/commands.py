@@ -258,7 +258,13 @@ def _summarise(report: Report, request: Request, written: bool) -> None:
         note("Nothing was written, because of the errors above.")
     elif request.interactive:
         note("Nothing was written.")
-    for line in footer(report.findings, told=written or request.diff):
+    unproven = "--no-exec" if request.no_exec else "--no-proof" if request.no_proof else None
+    for line in footer(
+        report.findings,
+        told=written or request.diff,
+        without=unproven,
+        declined=request.interactive,
+    ):
         note(line)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from normport.tools.selection import EVERY_RULE, Selection, parse_codes
 FILE = "pyproject.toml"
 TABLE = "[tool.normport]"
 KEYS = ("select", "ignore", "exclude", "dims")
+# Where `tool` may be something else than a table of tables.
+_TOOL = re.compile(
+    rb"""^[ \t]*(?:\[\[[ \t]*["']?tool["']?[ \t]*\]\]|["']?tool["']?[ \t]*=)""", re.M
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def _table(path: Path) -> dict[str, Any] | None:
         raise UserError(
             f"{_shown(path)} cannot be read ({error.strerror or error}); check its permissions."
         ) from error
-    if b"normport" not in data:
+    if b"normport" not in data and not _TOOL.search(data):
         return None
     try:
         tool = tomllib.loads(data.decode()).get("tool", {})
@@ -91,8 +96,12 @@ def _table(path: Path) -> dict[str, Any] | None:
         raise UserError(f"{_shown(path)} is no valid TOML ({error}); correct it.") from error
     except RecursionError as error:
         raise UserError(f"{_shown(path)} is nested too deeply to be read; correct it.") from error
-    table = tool.get("normport") if isinstance(tool, dict) else None
-    if table is not None and not isinstance(table, dict):
+    if not isinstance(tool, dict):
+        raise UserError(
+            f"{_shown(path)}: tool is no table, so nothing can be set in {TABLE}; correct it."
+        )
+    table = tool.get("normport")
+    if "normport" in tool and not isinstance(table, dict):
         raise UserError(f"{_shown(path)}: tool.normport is no table; write {TABLE} on a line.")
     return table
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from normport.codemods.model import Site
 from normport.codemods.nodes import spelled, walk
 from normport.tools.crossfile import Definition, is_from, parse, shown
+from normport.tools.findings import AS_ONE
 from normport.tools.outside import has_word
 
 _CLASS = re.compile(rb"[ \t]*class[\s\\]+(\w+)")
@@ -41,7 +42,7 @@ def with_places(site: Site, places: Mapping[Path, Sequence[int]], roots: Sequenc
     left = len(told) - _MOST
     more = (" and one other file" if left == 1 else f" and {left} other files") if left > 0 else ""
     where = f"Constructed in {', '.join(told[:_MOST])}{more}" if told else _NONE
-    return replace(site, reason=f"{site.reason} {where}; it counts as one site here.")
+    return replace(site, reason=f"{site.reason} {where}; {AS_ONE}")
 
 
 def may_call(definition: Definition, path: Path, data: bytes) -> bool:

@@ -86,7 +86,7 @@ def _importer(definition: Definition, path: Path, data: bytes, name: str) -> Imp
     """The file as one that constructs the class; None when it means another one by the name."""
     module = parse(data)
     if module is None:
-        raise NotFollowedError(f"{name} names it and does not parse")
+        raise NotFollowedError(f"{name} names it and does not parse; correct it")
     local: str | None = None
     mine: ast.ImportFrom | None = None
     for node in walk(module):
@@ -97,17 +97,20 @@ def _importer(definition: Definition, path: Path, data: bytes, name: str) -> Imp
             continue
         where = f"line {node.lineno} of {name}"
         if taken[0].name == "*":
-            raise NotFollowedError(f"{where} may import it with *")
+            raise NotFollowedError(f"{where} may import it with *; import it by name")
         if mine is not None or node not in module.body:
-            raise NotFollowedError(f"{where} imports it under a condition or once more")
+            raise NotFollowedError(
+                f"{where} imports it under a condition or once more; import it once"
+            )
         mine, local = node, taken[0].asname or taken[0].name
     _check_other_uses(module, definition, name, local)
     if mine is None or local is None:
         return None
     if not any(isinstance(n, ast.Call) and _is_name(n.func, local) for n in walk(module)):
-        raise NotFollowedError(f"{name} imports it and does not construct it")
+        raise NotFollowedError(f"{name} imports it and does not construct it; drop the import")
     if len(mine.names) == 1 and not _is_quiet(definition):
-        why = f"the import in line {mine.lineno} of {name} would go, and may have an effect"
+        what = f"the import in line {mine.lineno} of {name} would go, and may have an effect"
+        why = f"{what}; import the file as well if it has one, else leave it"
         raise NotFollowedError(why)
     return Importer(path, data, local)
 
@@ -130,12 +133,13 @@ def _check_other_uses(
     reached = local is not None or modules or any(definition.stem in w for _, w in strings)
     for line, words in strings:
         if reached and words & {definition.name, local or definition.name}:
-            raise NotFollowedError(f"a string in line {line} of {name} names it")
+            raise NotFollowedError(f"a string in line {line} of {name} names it; do without it")
     for node in walk(module):
         if not isinstance(node, ast.Attribute) or node.attr != definition.name:
             continue
         if local is not None or _root(node) in modules or _root(node) is None:
-            raise NotFollowedError(f"line {node.lineno} of {name} uses `{ast.unparse(node)}`")
+            what = f"line {node.lineno} of {name} uses `{ast.unparse(node)}`"
+            raise NotFollowedError(f"{what}; import the class by its name")
 
 
 def _check_not_passed_on(
@@ -149,7 +153,8 @@ def _check_not_passed_on(
         line = _taken_in(parse(data), stem, importer.local)
         if line is not None:
             where = f"line {line} of {shown(path, roots)}"
-            raise NotFollowedError(f"{where} takes it from {shown(importer.path, roots)}")
+            what = f"{where} takes it from {shown(importer.path, roots)}"
+            raise NotFollowedError(f"{what}; import it from where it is defined")
 
 
 def _taken_in(module: ast.Module | None, stem: str, name: str) -> int | None:

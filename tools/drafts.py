@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from normport.codemods.advice import advised
 from normport.codemods.model import Site
 from normport.tools.choice import Choice, Offer
 from normport.tools.discover import PythonFile, shown_path
 from normport.tools.findings import (
+    LOSES,
     FileResult,
     Finding,
     Safety,
@@ -51,7 +53,7 @@ class Draft:
         for number, (site, judged) in enumerate(zip(self.source.sites, self.judged, strict=True)):
             finding = _finding(self.source.file, self.shown, site, judged)
             if number in self.refused:
-                finding = finding.refused(self.refused[number])
+                finding = finding.refused(advised(LOSES, self.refused[number]))
             elif number in self.spoiled:
                 finding = replace(finding.refused(self.spoiled[number]), code=INCOMPLETE)
             found.append(finding)

@@ -19,6 +19,9 @@ Safety = Literal["safe", "unsafe", "unproven"]
 LOSES = "NP302"
 """The rule of a site whose edit would lose something."""
 
+AS_ONE = "it counts as one site here."
+"""How the reason ends of a class that its own file does not construct."""
+
 SCHEMA = 1
 """Version of the JSON of ``scan`` and ``rewrite``; it changes when a field changes meaning."""
 

@@ -60,8 +60,9 @@ def ask(prepared: Sequence[Prepared], *, allow_dirty: bool) -> list[Report]:
         say("")
         note("Interrupted: nothing was written.")
         raise
-    if questions.stopped and questions.accepted:
-        note(f"Stopped; writing the {many(questions.accepted, 'conversion')} accepted so far.")
+    made = sum(finding.applied for report in reports for finding in report.findings)
+    for line in questions.closing(made):
+        note(line)
     return reports
 
 
@@ -82,11 +83,13 @@ def _is_terminal(stream: object) -> bool:
 class Questions:
     """Asks about one conversion after the other.
 
-    accepted: how many were accepted so far. stopped: q was answered, or the input ended.
+    accepted, declined: how many were so far. alone: those that could not be offered, because they
+    do not go without others. skipped: those not asked about, after q or the end of the input,
+    which stopped it.
     """
 
     def __init__(self) -> None:
-        self.accepted = 0
+        self.accepted = self.declined = self.alone = self.skipped = 0
         self.stopped = False
         self._rest = False
 
@@ -96,18 +99,42 @@ class Questions:
         before = offer.source
         for count, (number, finding) in enumerate(offer.findings.items(), 1):
             if self.stopped:
-                break
+                self.skipped += 1
+                continue
             try:
                 after = offer.edit([*chosen, number])
             except RefusedEdit as error:
                 say(f"{_place(finding)} stays: not without the others ({error}).")
+                self.alone += 1
                 continue
             where = f"{_place(finding)} ({count} of {len(offer.findings)})"
             if self._rest or self._wanted(finding, where, before, after, offer.shown):
                 chosen.append(number)
                 before = after
+            else:
+                self.declined += 1
         self.accepted += len(chosen)
         return chosen
+
+    def closing(self, made: int) -> list[str]:
+        """What became of all that there was to ask about; made: how many go in."""
+        numbers = {
+            "accepted": self.accepted,
+            "declined": self.declined,
+            "not asked about": self.skipped,
+            "not to be had without others": self.alone,
+        }
+        total = sum(numbers.values())
+        if not total:
+            return []
+        told = ", ".join(f"{number} {what}" for what, number in numbers.items() if number)
+        lines = [f"{many(total, 'conversion')}: {told}."]
+        if made < self.accepted:
+            left = f"{self.accepted - made} of the accepted"
+            lines.append(f"{left} would change what was not accepted as well, and is left.")
+        if self.stopped and made:
+            lines.append(f"Stopped; writing the {many(made, 'conversion')} accepted so far.")
+        return lines
 
     def _wanted(
         self, finding: Finding, where: str, before: bytes, after: bytes, shown: str

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from normport.codemods.advice import advised
 from normport.codemods.model import ProofCase, Site, Verdict
 from normport.tools.errors import UserError
 from normport.tools.findings import Safety
@@ -98,7 +99,7 @@ def judge(site: Site, equivalence: Equivalence | None, why_not: str) -> Judgemen
         return Judgement("convert", "unsafe", equivalence, _join(why, site.reason))
     if equivalence.status == "failed":
         return Judgement("convert", "unproven", None, _join(why, site.reason))
-    return Judgement("refuse", None, equivalence, why, DIFFERENT)
+    return Judgement("refuse", None, equivalence, advised(DIFFERENT, why), DIFFERENT)
 
 
 def sentence(text: str) -> str:

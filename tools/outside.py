@@ -192,9 +192,10 @@ def unless_read(site: Site, uses: Uses, roots: Sequence[Path]) -> Site:
         return site
     root = next((root for root in roots if reading.path.is_relative_to(root)), reading.path.parent)
     other = reading.path.relative_to(root).as_posix()
-    why = f"{other}, which names {site.owner}, does not parse, so its uses are not seen"
+    why = f"{other}, which names {site.owner}, does not parse, so its uses are not seen; correct it"
     if reading.line is not None:
-        why = f"`{reading.text}` is used in line {reading.line} of {other}, another file"
+        what = f"`{reading.text}` is used in line {reading.line} of {other}, another file"
+        why = f"{what}; do without it there, or leave the class"
     return replace(
         site,
         code="NP214",

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from normport.codemods.registry import ALL, all_rules, as_prefix, matched
 from normport.tools.errors import UserError
-
-ALL = "NP"
-"""What every code begins with; ``ALL`` is another word for it."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +39,10 @@ def parse_codes(texts: Sequence[str], where: str) -> tuple[str, ...]:
 
     Raises UserError for one that no rule's code begins with.
     """
-    from normport.codemods.registry import all_rules
-
     found: list[str] = []
     for name in (part.strip() for text in texts for part in text.split(",")):
-        prefix = ALL if name.upper() == "ALL" else name.upper()
-        if not prefix.startswith(ALL) or not any(code.startswith(prefix) for code in all_rules()):
+        prefix = as_prefix(name)
+        if not matched(prefix):
             raise UserError(
                 f"{where}: `{name}` is no rule's code and no code begins with it; the codes are "
                 f"{', '.join(all_rules())}."

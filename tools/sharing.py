@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from normport.codemods.advice import advised
 from normport.codemods.analyze import Foreign, Options
 from normport.codemods.model import Site
 from normport.tools.constructed import calls, defined_only, may_call, with_places
@@ -20,6 +21,7 @@ from normport.tools.outside import Target, has_word
 from normport.tools.parallel import Workers
 
 IMPORTED, NOT_CONSTRUCTED, INCOMPLETE = "NP220", "NP219", "NP226"
+_NOT_LOOKED_AT = "constructs it too and is not looked at"
 
 
 class Source(Protocol):
@@ -145,7 +147,7 @@ class _Users:
         for user in found:
             if user.path not in self.listed.given:
                 where = shown(user.path, roots)
-                why = f"{where} constructs it too and is not looked at; name that file as well"
+                why = f"{where} {_NOT_LOOKED_AT}; name that file as well"
                 raise NotFollowedError(why)
         return found
 
@@ -190,12 +192,14 @@ def _naming(path: Path, names: Collection[str], pairs: Collection[tuple[str, str
 
 
 def _with_hint(problem: str) -> str:
-    return problem if ";" in problem else f"{problem}, so its uses are not all seen"
+    """The problem, which says what to do, with what it means."""
+    what, _, action = problem.rpartition("; ")
+    return problem if _NOT_LOOKED_AT in what else f"{what}, so its uses are not all seen; {action}"
 
 
 def _explain(source: Source, name: str, why: str) -> None:
     source.sites = tuple(
-        replace(site, code=IMPORTED, reason=f"{name}: {why}.")
+        replace(site, code=IMPORTED, reason=advised(IMPORTED, f"{name}: {why}."))
         if site.norm == name and site.code in (IMPORTED, NOT_CONSTRUCTED)
         else site
         for site in source.sites
@@ -213,7 +217,10 @@ def unless_called(
         if path == target.path or not target.is_named_by(path, data):
             continue
         if has_word(data, site.attribute) and has_word(data, site.owner or ""):
-            why = f"its calls change, and {shown(path, roots)} may hold another one"
+            why = (
+                f"its calls change, and {shown(path, roots)} may hold another one; look at that "
+                "file, and pass the input alone in both"
+            )
             return site.refused("NP208", f"{site.norm}: {why}.")
     return site
 

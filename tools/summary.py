@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from normport.tools.findings import Finding, Report, Safety
@@ -26,10 +27,14 @@ def counted(report: Report) -> str:
     return f"{line}."
 
 
-def footer(findings: Sequence[Finding], *, told: bool) -> list[str]:
+def footer(
+    findings: Sequence[Finding], *, told: bool, without: str | None = None, declined: bool = False
+) -> list[str]:
     """How many can be converted with which options, in the manner of ruff.
 
     told: leave out those that this run's own options accept; they are made, or shown.
+    without: the option by which this run proved nothing. declined: count safe ones that a person
+    left as well.
     """
     applied = [finding for finding in findings if finding.applied]
     lines = []
@@ -38,12 +43,16 @@ def footer(findings: Sequence[Finding], *, told: bool) -> list[str]:
         options = "".join(f" {_OPTIONS[safety]}" for safety in _OPTIONS if safety in taken)
         command = f"`normport rewrite --write{options}`"
         lines.append(f"{many(len(applied), 'norm')} can be converted with {command}.")
+    left = Counter(f.safety for f in findings if f.verdict == "convert" and not f.applied)
+    if declined and left["safe"]:
+        them = "it" if left["safe"] == 1 else "them"
+        how = f"`normport rewrite --write` converts {them}"
+        lines.append(f"{many(left['safe'], 'norm')} left; {how}.")
     more = " more" if applied else ""
     for safety, option in _OPTIONS.items():
-        number = sum(
-            finding.verdict == "convert" and not finding.applied and finding.safety == safety
-            for finding in findings
-        )
-        if number:
+        number = left[safety]
+        if number and safety == "unproven" and without is not None:
+            lines.append(f"{number}{more} not proven: run again without {without}.")
+        elif number:
             lines.append(f"{number}{more} with `normport rewrite --write {option}`.")
     return lines

@@ -49,13 +49,23 @@ RULES = (
         changed(
             _NORM, (_BUILD, "self.norm = LocalNorm(eps=config.rms_norm_eps, with_scale=False)")
         ),
+        do="give its size with --dim CLASS.attribute=EXPR",
     ),
     refusal(
         "NP208",
         "a call passes or expects something else than the standard layer does",
-        "The standard layers read a second argument as a residual and return a tuple only then.",
+        "The standard layers read a second argument as a residual and return a tuple only then. "
+        "They multiply in the weight's dtype: a class that multiplies in its input's gives other "
+        "numbers as soon as a call converts the input to another dtype than the run's.",
         changed(_NORM, (_CALL, "return self.norm(x, x)")),
         changed(_NORM, (_CALL, "y, _ = self.norm(x)\n        return y")),
+        changed(
+            _NORM,
+            ("h = h * self.weight.float()", "h = h.to(x.dtype) * self.weight"),
+            ("        return h.to(x.dtype)\n", "        return h\n"),
+            (_CALL, "return self.norm(x.float())"),
+        ),
+        do="pass the input alone and take back the one tensor, or leave it",
     ),
     refusal(
         "NP209",
@@ -71,6 +81,7 @@ RULES = (
                 "eps)])\n\n    def forward(self, x):\n        return run(self.norms, x)",
             ),
         ),
+        do="store it in an attribute of self and call that",
     ),
     refusal(
         "NP211",
@@ -84,15 +95,21 @@ RULES = (
             _NORM, ("        return h.to(x.dtype)\n", "        return h.to(x.dtype)\n" + _METHOD)
         ),
         changed(_NORM, ("class Layer(", "ALL_NORMS.append(LocalNorm)\n\n\nclass Layer(")),
+        do="make it a plain nn.Module if nothing needs the rest, else leave it",
     ),
     refusal(
         "NP212",
-        "the constructor does more than store and make its weight",
-        "A custom weight loader, a buffer or another side effect would be lost.",
+        "the class does something beside its norm",
+        "The class goes with its last construction, and with it whatever its constructor or its "
+        "forward does beside storing its arguments, making its weight and normalising: a weight "
+        "loader, a buffer, a print or a log, an assert, a hook, an attribute that forward sets.",
         changed(
             _NORM,
             ("self.eps = eps\n", "self.eps = eps\n        watch(self)\n"),
         ),
+        changed(_NORM, ("h = x.float()\n", "print(x.shape)\n        h = x.float()\n")),
+        changed(_NORM, ("h = x.float()\n", "self.last = x\n        h = x.float()\n")),
+        do="take that out of the class if nothing needs it, else leave it",
     ),
     refusal(
         "NP214",
@@ -108,23 +125,27 @@ RULES = (
                 "return scaled(self.norm)\n\n\ndef scaled(norm):\n    return norm.scale()",
             ),
         ),
+        do="read that from the configuration, or leave the norm",
     ),
     refusal(
         "NP215",
         "the construction cannot be bound to the constructor",
         "Its arguments are spread with * or **, or do not fit.",
         changed(_NORM, (_BUILD, "self.norm = LocalNorm(*config.norm_arguments)")),
+        do="write the arguments out as the constructor names them",
     ),
     refusal(
         "NP219",
         "nothing in the file constructs the class",
         "Without a construction there is nothing to replace; other files may construct it.",
         changed(_NORM, (_BUILD, "self.norm = nn.Identity()")),
+        do="remove it if nothing uses it, else scan the files that do together with this one",
     ),
     refusal(
         "NP220",
         "other files import the class",
         "A class that several files use is converted in all of them or in none.",
+        do="scan the files that use it together with this one",
     ),
     refusal(
         "NP221",
@@ -134,6 +155,7 @@ RULES = (
         changed(
             _NORM, ("class Layer(", "if FAST:\n    from fast import LocalNorm\n\n\nclass Layer(")
         ),
+        do="give each meaning a name of its own",
     ),
     refusal(
         "NP222",
@@ -149,16 +171,19 @@ RULES = (
             (_BUILD, "self.late = None"),
         ),
         changed(_NORM, (_BUILD, _BUILD + "\n        self.to(config.dtype)")),
+        do="build it in __init__, in the dtype that it is to have",
     ),
     refusal(
         "NP301",
         "the numbers differ",
         "The local norm and its replacement were run on the same inputs and differ by more than "
         "the bound.",
+        do="leave it, since the layer would change the model's numbers",
     ),
     refusal(
         "NP302",
         "the edit would lose something",
         "A comment, an import's effect or a name would be lost or shadowed.",
+        do="move out what would be lost, or make this change by hand",
     ),
 )

@@ -47,6 +47,7 @@ RULES = (
         "Nothing reads a type comment but a type checker, to which the class would be missing or "
         "wrong; as an annotation it is changed with the rest.",
         changed(_NORM, (_BUILD, _BUILD + "  # type: LocalNorm")),
+        do="write it as an annotation",
     ),
     refusal(
         "NP225",
@@ -55,12 +56,14 @@ RULES = (
         "must fit the standard layer too. Followed are a local variable, an entry of a dict that "
         "is looked up on the spot, and functools.partial, called where they stand.",
         changed(_NORM, (_BUILD, "self.norm = build(LocalNorm, config)")),
+        do="construct it by its name",
     ),
     refusal(
         "NP226",
         "another construction that goes together with this one is refused",
         "A class that several files construct is converted in all of them or in none, and calls "
         "that change must suit everything that is stored under their name.",
+        do="look at that construction first",
     ),
     refusal(
         "NP227",
@@ -70,5 +73,6 @@ RULES = (
         "any other one may read what has changed.",
         changed(_NORM, (_CALL, "y, z = self.norm(x, residual)")),
         changed(_NORM, (_CALL, "states.append(x)\n        " + _CALL)),
+        do="store both results under the names of what was passed, or leave it",
     ),
 )

@@ -106,6 +106,7 @@ RULES = (
             ),
             ("rms(x, self", "self.rms(x, self"),
         ),
+        do="build the standard layer in the constructor and call that here",
     ),
     refusal(
         "NP231",
@@ -113,6 +114,7 @@ RULES = (
         "vLLM cannot dispatch an expression in the middle of a forward. Build the standard layer "
         "in the constructor and call that.",
         changed(_FUNCTION, (_DEFINITION, ""), (_CALL, _INLINE)),
+        do="build the standard layer in the constructor and call that here",
     ),
     refusal(
         "NP232",
@@ -127,6 +129,7 @@ RULES = (
                 "config.head_dim, elementwise_affine=config.affine",
             ),
         ),
+        do="leave it, or build it over one dimension and with a weight or without one",
     ),
     refusal(
         "NP233",
@@ -139,6 +142,7 @@ RULES = (
             ("        self.norm = nn.RMSNorm((config.heads, config.head_dim))\n", ""),
             ("self.norm(x)", "self.proj(F.rms_norm(x, (self.size,)))"),
         ),
+        do="build RMSNorm in the constructor and call that here",
     ),
     refusal(
         "NP234",
@@ -146,6 +150,7 @@ RULES = (
         "Its name means the class in one place or in one case only, so that its constructions are "
         "not all seen. Move it to the top of the file, outside of any condition.",
         changed(_CLASS, (_LOCAL, "if torch.cuda.is_available():\n\n" + _indented(_LOCAL))),
+        do="move it to the top of the file, outside of any condition",
     ),
     refusal(
         "NP235",
@@ -160,6 +165,7 @@ RULES = (
             ("from torch import nn\n", "from torch import nn\n\nfrom ops import CustomOp\n"),
         ),
         changed(_CLASS, ("def forward(self, x):\n        h", "def __call__(self, x):\n        h")),
+        do="declare the standard layer in its place",
     ),
     refusal(
         "NP236",
@@ -170,6 +176,7 @@ RULES = (
             _CLASS,
             (_LOCAL, "class LocalNorm(nn.RMSNorm):\n    pass\n\n\n"),
         ),
+        do="inherit from vLLM's RMSNorm, or declare that where this class is built",
     ),
     refusal(
         "NP237",
@@ -177,6 +184,7 @@ RULES = (
         "A projection of the input is scaled by the input's root mean square, or the root is "
         "handed on and what it multiplies is not seen. No standard layer returns the root.",
         changed(_FUNCTION, (_DEFINITION, ""), (_CALL, _OF_ANOTHER)),
+        do="leave it as it is",
     ),
     refusal(
         "NP238",
@@ -189,6 +197,7 @@ RULES = (
             ("import torch\n", "import torch\nfrom flashinfer.norm import rmsnorm\n"),
             (_FORWARD, "        return rmsnorm(x, self.weight, self.eps)\n"),
         ),
+        do="declare RMSNorm or GemmaRMSNorm in its place if that is what the kernel computes",
     ),
     refusal(
         "NP239",
@@ -207,5 +216,6 @@ RULES = (
             ),
             (_FORWARD, "        return rms_norm(x, self.weight, self.eps)\n"),
         ),
+        do="drop its forward if the layer computes the same, else leave it",
     ),
 )

@@ -49,6 +49,7 @@ RULES = (
         "A kernel is what a standard layer is dispatched to; no layer takes its place from the "
         "outside. It is counted apart from the models' norms.",
         Example(_KERNEL, None),
+        do="nothing needs doing",
     ),
     refusal(
         "NP402",
@@ -56,11 +57,13 @@ RULES = (
         "It computes no norm for a model: it finds one in a graph and puts another in its place. "
         "It is counted apart from the models' norms.",
         Example(_PASS, None),
+        do="nothing needs doing",
     ),
     refusal(
         "NP403",
         "a standard norm layer, op or provider is defined here",
         "This is what the models' norms are moved onto. It is counted apart from them.",
         Example(_STANDARD, None),
+        do="nothing needs doing",
     ),
 )

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentences import assert_actionable
+
 MODEL = '''\
 """A model whose norms are its own."""
 
@@ -85,7 +87,12 @@ class Result:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        """What was printed as JSON; every refusal in it says what to do."""
+        found = json.loads(self.out)
+        for finding in found.get("findings", ()):
+            if finding["verdict"] == "refuse":
+                assert_actionable(finding["reason"])
+        return found
 
     @property
     def error(self) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from cli_sources import BROKEN, MODEL, REFUSED, Command
+from cli_sources import BROKEN, MODEL, REFUSED, SCALE, Command
 
 from normport.codemods.registry import all_rules
 from normport.tools.findings import FileResult, Finding, Report
@@ -107,6 +108,41 @@ def test_github_annotations_are_escaped(tree: Path, normport: Command) -> None:
     ]
 
 
+def commands(out: str) -> list[tuple[dict[str, str], str]]:
+    """Properties and message of each annotation, read as GitHub's runner reads them."""
+
+    def plain(text: str) -> str:
+        for escaped, character in (("%3A", ":"), ("%2C", ","), ("%0D", "\r"), ("%0A", "\n")):
+            text = text.replace(escaped, character)
+        return text.replace("%25", "%")
+
+    found = []
+    for line in out.splitlines():
+        match = re.fullmatch(r"::(?:warning|notice|error) (.*?)::(.*)", line)
+        if match is not None:
+            pairs = (part.split("=", 1) for part in match[1].split(","))
+            found.append(({key: plain(value) for key, value in pairs}, plain(match[2])))
+    return found
+
+
+def test_github_messages_are_whole(folder: Path, normport: Command) -> None:
+    """Each is what the JSON says, to its last word."""
+    narrow = MODEL.replace("h = x.float()", "h = x").replace("weight.float()", "weight")
+    (folder / "narrow, really: 100%.py").write_text(narrow)
+    (folder / "scale.py").write_text(SCALE)
+    arguments = ("scan", "--no-proof", ".")
+    findings = normport(*arguments, "--output-format=json").json["findings"]
+    found = commands(normport(*arguments, "--output-format=github").out)
+    assert len(found) == len(findings) == 4
+    for (place, message), finding in zip(found, findings, strict=True):
+        assert place["file"] == finding["path"]
+        told = finding["reason"].removeprefix(f"{finding['norm']}: ")
+        assert message.endswith(told)
+        if finding["verdict"] == "refuse":
+            assert message == f"{finding['norm']} stays: {told}"
+    assert "not in float32; normalise in float32 if" in found[0][1]
+
+
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "sarif-2.1.0.json").read_text())
 
 
@@ -169,6 +205,18 @@ def test_sarif_of_every_kind_of_finding(folder: Path, normport: Command) -> None
 def test_no_colour_when_stdout_is_no_terminal(tree: Path, normport: Command) -> None:
     result = normport("scan", "--no-proof", ".")
     assert "\x1b" not in result.out + result.err
+
+
+def test_explain_lists_the_rules_that_begin_so(normport: Command) -> None:
+    for prefix in ("NP2", "np22", "NP", "all"):
+        lines = normport("explain", prefix).out.splitlines()
+        wanted = "NP" if prefix == "all" else prefix.upper()
+        known = [code for code in all_rules() if code.startswith(wanted)]
+        assert [line.split()[0] for line in lines] == known
+    for wrong in ("NP9", "N", "2"):
+        result = normport("explain", wrong)
+        assert (result.status, result.out) == (2, "")
+        assert f"There is no rule '{wrong}'; the known ones are NP100, " in result.error
 
 
 @pytest.mark.parametrize("code", list(all_rules()))

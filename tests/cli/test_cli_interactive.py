@@ -72,7 +72,9 @@ def test_yes_and_no(tree: Path) -> None:
     assert done.screen.count("    q  leave this site and all that follow") == 1
     assert "-        self.first = OffsetNorm(" in done.screen
     assert "+        self.first = GemmaRMSNorm(" in done.screen
+    assert "4 conversions: 2 accepted, 2 declined." in done.screen
     assert "Converted 2 norms in 2 files." in done.screen
+    assert "2 more not proven: run again without --no-proof." in done.screen
     model, other = (tree / name for name in ("model.py", "other.py"))
     assert "self.first = GemmaRMSNorm(" in model.read_text()
     assert "self.second = OffsetNorm(" in model.read_text()
@@ -82,6 +84,7 @@ def test_yes_and_no(tree: Path) -> None:
 
 def test_quit_writes_what_was_accepted(tree: Path) -> None:
     done = talk("y\nq\n", ".")
+    assert "4 conversions: 1 accepted, 1 declined, 2 not asked about." in done.screen
     assert "Stopped; writing the 1 conversion accepted so far." in done.screen
     assert "Converted 1 norm in 1 file." in done.screen
     assert (tree / "model.py").read_text().count("GemmaRMSNorm(config") == 1
@@ -90,6 +93,7 @@ def test_quit_writes_what_was_accepted(tree: Path) -> None:
 
 def test_the_end_of_the_input_is_quit(tree: Path) -> None:
     done = talk("n\n\x04", ".")
+    assert "4 conversions: 2 declined, 2 not asked about." in done.screen
     assert "Nothing was written." in done.screen
     assert (tree / "model.py").read_text() == MODEL
 
@@ -139,6 +143,7 @@ def test_all_the_rest(tree: Path, answer: Command) -> None:
     result = answer("n\na\n", ".")
     assert result.out.count("convert it") == 2
     assert result.status == 1
+    assert "4 conversions: 3 accepted, 1 declined." in result.err
     assert "Converted 3 norms in 2 files." in result.err
     assert "class OtherNorm" not in (tree / "other.py").read_text()
 
@@ -149,6 +154,23 @@ def test_the_last_use_takes_the_class_along(tree: Path, answer: Command) -> None
     first, second = result.out.split("convert it")[:2]
     assert "-class OffsetNorm(" not in first
     assert "-class OffsetNorm(" in second
+
+
+def test_what_was_accepted_and_waits_for_another_is_told(folder: Path, answer: Command) -> None:
+    """A class that two files construct is converted in both or in neither."""
+    defined, _, _ = MODEL.partition("class Layer")
+    layer = MODEL.partition(defined)[2]
+    (folder / "norms.py").write_text(defined)
+    for name in ("a.py", "b.py"):
+        (folder / name).write_text(
+            f"from torch import nn\n\nfrom norms import OffsetNorm\n\n\n{layer}"
+        )
+    result = answer("y\ny\nn\nn\n", ".")
+    assert "4 conversions: 2 accepted, 2 declined." in result.err
+    assert (
+        "2 of the accepted would change what was not accepted as well, and is left." in result.err
+    )
+    assert "Nothing was written." in result.err
 
 
 def test_nothing_to_ask(folder: Path, answer: Command) -> None:
@@ -233,6 +255,9 @@ def test_a_site_that_cannot_go_alone_stays(
     questions = Questions()
     offer = Offer("m.py", b"x = 1\n", {0: finding, 1: finding}, edit)  # type: ignore[arg-type]
     assert questions.choose(offer) == []
+    assert questions.closing(0) == [
+        "2 conversions: 1 declined, 1 not to be had without others.",
+    ]
     out = capsys.readouterr().out
     assert "m.py:1:1 stays: not without the others (a comment would be lost)." in out
     assert "^[[2J" in out

@@ -93,7 +93,7 @@ def test_port_without_torch_says_so_before_anything_else(
 def test_unsafe_alone_is_told_with_its_option(folder: Path, normport: Command) -> None:
     (folder / "scale.py").write_text(SCALE)
     result = normport("scan", "--no-proof", "scale.py")
-    assert "2 with `normport rewrite --write --allow-unproven`." in result.err
+    assert "2 not proven: run again without --no-proof." in result.err
     assert "more" not in result.err
 
 

@@ -157,7 +157,9 @@ def test_attribute_read_by_another_file(
     write(folder, {"model.py": MODEL, "other.py": "from model import Layer\n\n\n" + sub})
     first, second = findings(normport)
     assert (first["code"], first["verdict"], first["target"]) == ("NP214", "refuse", None)
-    assert first["reason"] == f"OffsetNorm: `{quoted}` is used in line 6 of other.py, another file."
+    where = "is used in line 6 of other.py, another file"
+    told = "do without it there, or leave the class."
+    assert first["reason"] == f"OffsetNorm: `{quoted}` {where}; {told}"
     assert second["verdict"] == "convert"
     assert normport("rewrite", *UNPROVEN, "--write", "model.py").status == 0
     left = (folder / "model.py").read_text()

@@ -27,7 +27,7 @@ def test_something_to_convert_is_1(folder: Path, normport: Command) -> None:
     assert "  NP101 convert (unproven)  to GemmaRMSNorm(" in result.out
     listed = normport("rewrite", "--no-proof", ".").out
     assert listed.startswith("model.py:22:22: NP101 OffsetNorm: convert (unproven) to ")
-    assert "2 with `normport rewrite --write --allow-unproven`." in result.err
+    assert "2 not proven: run again without --no-proof." in result.err
 
 
 def test_refused_alone_is_0_and_strict_makes_it_1(folder: Path, normport: Command) -> None:

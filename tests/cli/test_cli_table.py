@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 from cli_sources import MODEL, PLAIN, REFUSED, Command
 
-from normport.tools.findings import FileResult, Finding, Report
-from normport.tools.formats import github_format, sarif_format, table_format, text_format
+from normport.tools.findings import AS_ONE, FileResult, Finding, Report
+from normport.tools.formats import github_format, layout, sarif_format, table_format, text_format
 from normport.tools.formats.look import Look
 from normport.tools.summary import counted, footer
 
+ROOT = Path(__file__).parents[2]
 STANDARD = """\
 from vllm.model_executor.layers.layernorm import RMSNorm
 
@@ -65,7 +68,8 @@ def test_one_row_per_norm_with_its_sites(folder: Path, normport: Command) -> Non
     assert cells(lines[2])[3:] == [
         "2 (23, 24)",
         "NP201 refuse",
-        "OffsetNorm: it subtracts the mean.",
+        "OffsetNorm: it subtracts the mean; leave it, or declare torch.nn.LayerNorm if that is "
+        "what it computes.",
     ]
     assert [cells(line) for line in lines[3:]] == [
         [],
@@ -176,6 +180,71 @@ def test_on_a_terminal_the_table_has_its_width(monkeypatch: pytest.MonkeyPatch) 
     assert "\x1b[33m" in table_format.render(report(long), Look(terminal=True, color=True))
 
 
+def real_findings() -> list[Finding]:
+    """What was found in vLLM 0.29.0 and left, with its real paths and names."""
+    manifest = json.loads((ROOT / "patches" / "0.29.0" / "manifest.json").read_text())
+    return [
+        finding(one["path"], one["line"], one["code"], norm=one["norm"], reason=one["reason"])
+        for one in manifest["evidence"]["left"]
+    ]
+
+
+def folded(path: str) -> str:
+    """A pattern of the path: it may go on in the next line behind a slash, and a part that is wider
+    than its column behind a part of that."""
+    parts = re.findall(r"[^/]*/|[^/]+$", path)
+    return r"\n?".join(
+        re.escape(part) if len(part) <= 24 else re.sub(r"(_|\\\.)", r"\1\\n?", re.escape(part))
+        for part in parts
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_path_is_folded_behind_a_slash(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = real_findings()
+    assert len(found) > 40
+    text = table_format.render(report(*found), Look(terminal=True))
+    assert max(map(len, text.splitlines())) <= width
+    first = "\n".join(line.split("  ")[0] for line in text.splitlines())
+    for one in found:
+        assert re.search(rf"^{folded(one.shown)}:\d", first, re.MULTILINE), one.shown
+        assert re.search(rf"^{folded(one.shown.rpartition('/')[0])}$", first, re.MULTILINE)
+    assert f"{found[0].norm}: " not in text
+
+
+def test_a_class_that_is_built_elsewhere_is_the_one_site() -> None:
+    alone = finding("m.py", 1, "NP216", reason=f"Norm: it does. Constructed in a.py:3; {AS_ONE}")
+    here = finding("m.py", 9, "NP216", norm="Other", reason="Other: it does; leave it.")
+    rows = table_format.render(report(alone, here), Look()).splitlines()
+    assert cells(rows[1])[3] == "1 (the class)"
+    assert cells(rows[2])[3] == "1"
+
+
+FOLDED = [
+    ("a short cell", 20, ["a short cell"]),
+    ("it goes on between words", 10, ["it goes on", "between", "words"]),
+    ("vllm/models/inkling/model.py:12", 20, ["vllm/models/inkling/", "model.py:12"]),
+    (
+        "see vllm/models/a_long_name_of_it.py:12",
+        12,
+        ["see vllm/", "models/a_", "long_name_", "of_it.py:12"],
+    ),
+    ("abcdefghij", 4, ["abcd", "efgh", "ij"]),
+    (
+        "\N{CJK UNIFIED IDEOGRAPH-6A21}" * 3,
+        4,
+        ["\N{CJK UNIFIED IDEOGRAPH-6A21}" * 2, "\N{CJK UNIFIED IDEOGRAPH-6A21}"],
+    ),
+    ("", 4, [""]),
+]
+
+
+@pytest.mark.parametrize(("text", "width", "lines"), FOLDED)
+def test_where_a_cell_is_folded(text: str, width: int, lines: list[str]) -> None:
+    assert layout.fold(text, width) == lines
+
+
 def test_json_has_the_counts_of_each_directory(folder: Path, normport: Command) -> None:
     (folder / "sub").mkdir()
     (folder / "sub" / "refused.py").write_text(REFUSED)
@@ -212,4 +281,11 @@ def test_footer_names_the_options_that_make_the_difference() -> None:
         "2 norms can be converted with `normport rewrite --write --unsafe`.",
         "1 more with `normport rewrite --write --allow-unproven`.",
     ]
+    assert footer(accepted[2:], told=False, without="--no-exec") == [
+        "1 not proven: run again without --no-exec.",
+    ]
     assert footer(accepted[:2], told=True) == []
+    assert footer([*default[:1], site("safe", applied=False)], told=True) == []
+    assert footer([*default[:1], site("safe", applied=False)], told=True, declined=True) == [
+        "1 norm left; `normport rewrite --write` converts it.",
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sentences import assert_actionable
+
 from normport.codemods.analyze import Options, find_sites
 from normport.codemods.convert import convert
 from normport.codemods.model import Site
@@ -71,6 +73,5 @@ def refused(source: str) -> tuple[str, str]:
     assert convert(data, found, Options()).source == data
     assert {site.verdict for site in found} == {"refuse"}
     (pair,) = {(site.code, site.reason or "") for site in found}
-    assert pair[1].endswith(".")
-    assert "\n" not in pair[1]
+    assert_actionable(pair[1])
     return pair

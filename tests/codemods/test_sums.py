@@ -57,7 +57,7 @@ def test_a_dimension_that_is_not_given_back_at_the_end(root: str) -> None:
 @pytest.mark.parametrize(
     ("mean", "why"),
     [
-        (SUM, "it sums the squares instead of averaging them."),
+        (SUM, "it takes the root of the sum of squares, not of their mean;"),
         (f"{SUM} / 128", "it divides the sum of squares by 128, and nothing shows that this is"),
         (f"{SUM} * (1.0 / self.dim)", "it scales the sum of squares, and that this averages"),
         (f"{SUM} / x.shape[0]", "it scales the sum of squares, and that this averages them is"),
@@ -148,12 +148,12 @@ def test_roots_and_means_by_other_names(head: str, root: str) -> None:
         ),
         (f"h = h * torch.float_power({MEAN} + self.eps, -0.5)", "calls that are not followed"),
         (f"h = h * torch.exp(-0.5 * torch.log({MEAN} + self.eps))", "calls that are not followed"),
-        ("h = F.normalize(h, dim=-1) * self.dim**0.5", "with no epsilon in the mean of squares."),
-        ("h = self.scale * F.normalize(h, dim=-1)", "with no epsilon in the mean of squares."),
+        ("h = F.normalize(h, dim=-1) * self.dim**0.5", "with no epsilon in the mean of squares;"),
+        ("h = self.scale * F.normalize(h, dim=-1)", "with no epsilon in the mean of squares;"),
         (
             "v = h.norm(2, dim=-1, keepdim=True) * self.dim ** (-1.0 / 2)\n"
             "        h = h / (v + self.eps)",
-            "it divides by the length of its input and multiplies by a root of the size",
+            "it divides by the length of its input, to which it adds an epsilon, and multiplies",
         ),
         (
             "h = h / (torch.linalg.vector_norm(h, dim=-1, keepdim=True) / math.sqrt(h.shape[-1]))",

@@ -204,7 +204,8 @@ def test_arguments_that_are_spread_from_a_variable() -> None:
     assert code == "NP215"
     assert reason == "N: its arguments come out of `*args`; write them out in the call."
     code, reason = refused(built("self.norm = N(*config.norm_arguments)"))
-    assert (code, reason) == ("NP215", "N: its arguments are spread with * or **.")
+    assert code == "NP215"
+    assert reason.startswith("N: its arguments are spread with * or **; write ")
 
 
 def test_what_such_a_class_computes_is_told_all_the_same() -> None:

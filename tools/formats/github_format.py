@@ -59,7 +59,10 @@ def sentence(finding: Finding) -> str:
     else:
         text = f"{finding.norm} stays."
     if finding.reason:
-        text += f" {finding.reason}"
+        # A refusal's reason begins with the name, which has been said.
+        about = f"{finding.norm}: "
+        told = finding.reason.removeprefix(about)
+        text = f"{text.removesuffix('.')}: {told}" if told != finding.reason else f"{text} {told}"
     if finding.lost_comments:
         text += f" Comments that go with the class: {' '.join(finding.lost_comments)}"
     return text

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from io import StringIO
-from typing import TYPE_CHECKING, Literal
 
 from normport.codemods.registry import all_rules
-from normport.tools.findings import COUNTED, Finding, Report, by_directory, count
+from normport.tools.findings import AS_ONE, COUNTED, Finding, Report, by_directory, count
 from normport.tools.formats.look import Look
 from normport.tools.formats.text_format import COLOURS, describe, ulps
-
-if TYPE_CHECKING:
-    from rich.console import JustifyMethod
 
 HEADER = ("file", "class", "computes", "sites", "verdict", "reason")
 APART = ("file", "norm", "what it is", "sites")
@@ -23,7 +17,11 @@ _MOST = 2
 """So many different targets of one class are written out."""
 
 _WIDTHS = {"computes": 26, "sites": 14, "verdict": 14}
+_SHARES = {"file": 0.36, "class": 0.24, "norm": 0.24, "what it is": 0.4}
 """Columns on a terminal, so that most of its width is left for file and reason."""
+_WIDE = 120
+_NARROW = {HEADER: ((0, 1), (4, 3), (2, 5)), APART: ((0, 1), (3,), (2,))}
+"""What stands below each other where the terminal is not ``_WIDE``."""
 
 Row = tuple[str, ...]
 
@@ -96,9 +94,9 @@ def apart_cells(group: Sequence[Finding]) -> Row:
 
 
 def _sites(group: Sequence[Finding]) -> str:
-    """How many, and the lines of several."""
+    """How many, and the lines of several; a class that is built elsewhere is the one site."""
     if len(group) == 1:
-        return "1"
+        return "1 (the class)" if (group[0].reason or "").endswith(AS_ONE) else "1"
     return f"{len(group)} ({', '.join(str(finding.line) for finding in group)})"
 
 
@@ -146,27 +144,44 @@ def _aligned(rows: Sequence[Row]) -> str:
 
 
 def _laid_out(header: Row, rows: Sequence[Row], color: bool) -> str:
-    """The table as wide as the terminal; long cells go over several lines."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """The table as wide as the terminal; on a narrow one, cells that go together stand below each
+    other."""
+    from normport.tools.formats import layout
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    total = layout.terminal_width()
     numeric = header[0] == "directory"
-    for name in header:
-        justify: JustifyMethod = "right" if numeric and name != header[0] else "left"
-        table.add_column(name, overflow="fold", justify=justify, max_width=_WIDTHS.get(name))
-    for row in rows:
-        table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
-    out = StringIO()
-    width = shutil.get_terminal_size().columns
-    system: Literal["standard"] | None = "standard" if color else None
-    # Said outright, since rich would ask the environment once more.
-    Console(file=out, width=width, color_system=system, no_color=not color).print(table)
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().rstrip("\n").split("\n"))
+    if numeric:
+        words = [[*name.split(), *column] for name, *column in zip(header, *rows, strict=True)]
+        caps: list[int | None] = [None, *(max(map(len, found)) for found in words[1:])]
+        shares = [1.0] * len(header)
+    else:
+        rows = [_without_name(header, row) for row in rows]
+        if total < _WIDE:
+            together = _NARROW[header]
+            header, *rows = (_stacked(row, together) for row in (header, *rows))
+            caps = [None, _WIDTHS["verdict"], None]
+            shares = [0.42, 0.0, 0.0]
+        else:
+            caps = [_WIDTHS.get(name) for name in header]
+            shares = [_SHARES.get(name, 0.0) for name in header]
+    sizes = layout.widths([header, *rows], total, caps, shares)
+    return layout.laid_out(header, rows, sizes, right=numeric, style=_style, color=color)
+
+
+def _without_name(header: Row, row: Row) -> Row:
+    """The row with a reason that does not begin with the name, which has a cell of its own."""
+    *others, reason = row
+    name = row[1]
+    if header != HEADER or not reason.startswith(f"{name}: "):
+        return row
+    return (*others, reason.removeprefix(f"{name}: "))
+
+
+def _stacked(row: Row, together: Sequence[tuple[int, ...]]) -> Row:
+    return tuple("\n".join(row[n] for n in numbers) for numbers in together)
 
 
 def _style(cell: str) -> str:
     """The colour of a verdict, which comes after its code."""
-    code, _, verdict = cell.partition(" ")
+    code, _, verdict = cell.partition("\n")[0].partition(" ")
     return COLOURS.get(verdict.partition(" ")[0], "") if code.startswith("NP") else ""
