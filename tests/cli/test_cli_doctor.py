@@ -94,7 +94,7 @@ def test_a_damaged_wheel_is_one_sentence(
     wheel.write_bytes(content)
     assert run(["doctor", "--wheel", str(wheel)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {wheel} cannot be read: ")
+    assert error.startswith(f"error: {wheel} cannot be read (")
     assert error.count("\n") == 1
 
 

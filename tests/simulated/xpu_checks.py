@@ -268,6 +268,29 @@ def check_counts_cost_nothing_afterwards() -> None:
     }
 
 
+def check_doctor_tells_what_runs() -> None:
+    """Each answer for eager mode against the kernels that a call of that layer did run."""
+    from normport.layers import diagnosis
+
+    for custom_ops in ([], ["none", "+gemma_rms_norm"]):
+        told = {
+            (answer.norm, answer.situation): answer.runs
+            for answer in diagnosis.diagnose(torch.float16, custom_ops)[0].answers
+        }
+        with configured(custom_ops=custom_ops):
+            for norm in diagnosis.NORMS:
+                by_ir = "fused_add_rms_norm" if norm.residual else "rms_norm"
+                layer = diagnosis._build(norm, torch.float16)
+                for tokens, situation in ((1, "eager, 1 token"), (64, "eager, 64 tokens")):
+                    runs = told.pop((norm.name, situation))
+                    kernel = {"native": [], "vllm_c": [by_ir]}
+                    xpu_kernels.calls.clear()
+                    layer(*diagnosis._arguments(norm, torch.float16, tokens))
+                    ran = list(xpu_kernels.calls)
+                    assert ran == kernel.get(runs, [runs.removeprefix("_C.")]), (norm, runs, ran)
+        assert not told
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     name: check for name, check in sorted(globals().items()) if name.startswith("check_")
 }
