@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from normport.layers import gemma_reasons, plugin, xpu
@@ -121,6 +122,8 @@ def _why_not_pass(norm: Norm, layer: Any, args: tuple[Tensor, ...], config: Any)
     # A patched vLLM's pass manager has the pass of its own accord.
     if not isinstance(found, XpuGemmaRMSNormPass) and find_spec(xpu.PASS) is None:
         return "it is not among this configuration's passes"
+    if not hasattr(torch.ops.vllm, "xpu_gemma_rms_norm"):
+        return "vllm.xpu_gemma_rms_norm, which it puts there, is not registered"
     if type(args[0].shape[0]) is not int:
         return "it is for the graph of one row"
     if norm.residual:

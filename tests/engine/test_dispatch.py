@@ -96,7 +96,7 @@ def test_what_the_matrix_does_not_vary() -> None:
     results = json.loads(run_python("xpu", SIMULATED / "xpu_checks.py").splitlines()[-1])
     failed = {name: told for name, told in results.items() if told is not None}
     assert not failed, "\n".join(failed.values())
-    assert len(results) == 14
+    assert len(results) == 15
 
 
 @functools.cache

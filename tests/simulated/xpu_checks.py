@@ -235,6 +235,28 @@ def check_unknown_schema_is_not_called() -> None:
     assert found.kernel_refused() is None
 
 
+def check_unknown_gemma_schema_is_not_called() -> None:
+    """The layer's own path to Gemma's kernels asks for their schemas as the providers do."""
+    from unittest.mock import patch
+
+    from normport.kernels import schemas
+    from normport.layers import xpu
+
+    installed = vars(GemmaRMSNorm)["forward_xpu"]
+    del GemmaRMSNorm.forward_xpu
+    try:
+        other = {"gemma_rms_norm": "(Tensor! result, Tensor input, float epsilon) -> ()"}
+        with patch.object(schemas, "XPU_SCHEMAS", {**schemas.XPU_SCHEMAS, **other}):
+            told = xpu._install_gemma()
+        assert told.startswith("_C.gemma_rms_norm is not called: its op is registered with"), told
+        assert "forward_xpu" not in vars(GemmaRMSNorm)
+        with configured():
+            gemma()(row())
+            assert xpu_kernels.calls == []
+    finally:
+        GemmaRMSNorm.forward_xpu = installed
+
+
 def check_loading_twice() -> None:
     """vLLM may load a plug-in again in the same process."""
     from normport.layers import plugin
