@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from normport.tools.cli import run as command
 from normport.tools.decode_latency import Job, Latency, measure
-from normport.tools.decode_sources import server
+from normport.tools.decode_sources import in_process, server
 from normport.tools.errors import UserError
 
 
@@ -246,3 +249,27 @@ def test_options_are_looked_at_before_anything_is_measured(
 ) -> None:
     assert command(["decode-latency", "--base-url", "http://127.0.0.1:9", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_model_that_vllm_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what vLLM logs of it does not go among the results."""
+    said = """1 validation error for ModelConfig
+  Value error, Invalid repository ID or local directory specified: 'm'. [type=value_error]
+    For further information visit https://errors.pydantic.dev/2/v/value_error"""
+
+    class Refusing:
+        def __init__(self, **_: object) -> None:
+            raise ValueError(said)
+
+    fake = ModuleType("vllm")
+    fake.LLM, fake.SamplingParams = Refusing, object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", fake)
+    monkeypatch.setenv("VLLM_LOGGING_STREAM", "x")
+    monkeypatch.delenv("VLLM_LOGGING_STREAM")
+    with pytest.raises(UserError) as failed:
+        in_process("m", None, 8, {})
+    assert str(failed.value) == (
+        "vLLM cannot load m (Invalid repository ID or local directory specified: 'm'): check "
+        "--model and --engine-args."
+    )
+    assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"

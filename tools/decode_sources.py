@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from normport.tools.decode_latency import Arrivals, Ask
+from normport.tools.doctor import sentence
 from normport.tools.errors import UserError
 
 V2 = "VLLM_USE_V2_MODEL_RUNNER"
@@ -128,6 +129,8 @@ def in_process(
     runner: ``v1`` or ``v2``; None for vLLM's own choice. context: tokens that a request may have.
     Raises UserError when vLLM is missing or cannot load the model.
     """
+    # What vLLM logs is about its own start, and stdout is for the result.
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     if runner is not None:
         os.environ[V2] = "1" if runner == "v2" else "0"
     try:
@@ -148,8 +151,10 @@ def in_process(
             **options,
         )
     except (OSError, RuntimeError, ValueError, TypeError) as error:
+        # pydantic's first line only counts its errors.
+        told = _line(sentence(error)) if "validation error" in str(error) else _brief(error)
         raise UserError(
-            f"vLLM cannot load {model} ({_brief(error)}): check --model and --engine-args."
+            f"vLLM cannot load {model} ({told.rstrip('.')}): check --model and --engine-args."
         ) from error
     config = llm.llm_engine.vllm_config
     used = "v2" if getattr(config, "use_v2_model_runner", False) else "v1"
