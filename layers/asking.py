@@ -89,11 +89,14 @@ def _ask_gemma(norm: Norm, layer: Any, args: tuple[Tensor, ...], traced: bool) -
     if method.__qualname__.startswith("CustomOp."):
         return None
     import vllm._xpu_ops as xpu_ops
+    from vllm import envs
 
     if not hasattr(xpu_ops, "gemma_rms_norm_supported"):
         return LAYER, "vLLM's own GemmaRMSNorm.forward_xpu", ()
     weight = layer.weight.data
     op = "_C.fused_add_gemma_rms_norm" if norm.residual else "_C.gemma_rms_norm"
+    if envs.VLLM_BATCH_INVARIANT:
+        return NATIVE, "native", ((op, "batch-invariant mode"),)
     if traced:
         # In traced code the sum is a new tensor, and the op looks at the rest when it runs.
         guard: Callable[..., bool] = (
@@ -113,6 +116,7 @@ def _ask_gemma(norm: Norm, layer: Any, args: tuple[Tensor, ...], traced: bool) -
 
 def _why_not_pass(norm: Norm, layer: Any, args: tuple[Tensor, ...], config: Any) -> str | None:
     """Why the pass does not put Gemma's kernel into this graph, or None."""
+    from vllm import envs
     from vllm.platforms import current_platform
 
     from normport.layers.in_tree.xpu_gemma_pass import XpuGemmaRMSNormPass
@@ -124,6 +128,8 @@ def _why_not_pass(norm: Norm, layer: Any, args: tuple[Tensor, ...], config: Any)
         return "it is not among this configuration's passes"
     if not hasattr(torch.ops.vllm, "xpu_gemma_rms_norm"):
         return "vllm.xpu_gemma_rms_norm, which it puts there, is not registered"
+    if envs.VLLM_BATCH_INVARIANT:
+        return "batch-invariant mode"
     if type(args[0].shape[0]) is not int:
         return "it is for the graph of one row"
     if norm.residual:

@@ -140,12 +140,23 @@ def check_subclasses() -> None:
 
 
 def check_batch_invariance() -> None:
-    """In batch-invariant mode no kernel of ours runs, and the providers are not placed."""
+    """In batch-invariant mode no kernel of ours runs, and neither providers nor pass are placed."""
+    from vllm.config.utils import Range
+
+    from normport.layers import diagnosis
+    from normport.layers.in_tree.xpu_gemma_pass import XpuGemmaRMSNormPass
+
+    one_row = Range(1, 1)
+    assert XpuGemmaRMSNormPass().is_applicable_for_range(one_row)
     os.environ["VLLM_BATCH_INVARIANT"] = "1"
     try:
         assert envs.VLLM_BATCH_INVARIANT
         with configured(mode=3, compile_sizes=[1]) as config:
             assert not set(PROVIDERS) & set(config.kernel_config.ir_op_priority.rms_norm)
+            assert not XpuGemmaRMSNormPass().is_applicable_for_range(one_row)
+        eager, compiled = diagnosis.diagnose(torch.float16)
+        told = [answer for answer in eager.answers if answer.norm.startswith("GemmaRMSNorm")]
+        assert {answer.path for answer in [*told, *compiled.answers]} == {"native"}
         with configured():
             layer, x = gemma(), row(7)
             whole = layer(x)
