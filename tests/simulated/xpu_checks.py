@@ -268,6 +268,29 @@ def check_unknown_gemma_schema_is_not_called() -> None:
         GemmaRMSNorm.forward_xpu = installed
 
 
+def check_doctor_where_the_plug_in_is_off() -> None:
+    """What is not there is no method that compile mode leaves out, and no pass that declines."""
+    from vllm.platforms import current_platform
+
+    from normport.layers import diagnosis
+
+    actions = type(current_platform).normport_actions
+    add_pass, installed = actions.pop("pass"), vars(GemmaRMSNorm)["forward_xpu"]
+    del GemmaRMSNorm.forward_xpu
+    try:
+        modes = diagnosis.diagnose(torch.float16)
+    finally:
+        GemmaRMSNorm.forward_xpu = installed
+        actions["pass"] = add_pass
+    for mode in modes:
+        told = [dict(a.skipped) for a in mode.answers if a.norm.startswith("GemmaRMSNorm")]
+        assert len(told) == 4
+        for skipped in told:
+            assert "has none" in skipped["forward_xpu"]
+            absent = "it is not among this configuration's passes"
+            assert skipped.get("pass") == (absent if mode.name == "compiled" else None)
+
+
 def check_loading_twice() -> None:
     """vLLM may load a plug-in again in the same process."""
     from normport.layers import plugin
