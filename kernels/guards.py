@@ -11,6 +11,7 @@ from collections.abc import Container
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from normport.kernels.reasons import Reason
 
@@ -65,6 +66,20 @@ def why_not_residual(x: Tensor, residual: Tensor) -> Reason | None:
     if residual.dtype != x.dtype or residual.shape != x.shape or residual.device != x.device:
         return Reason.RESIDUAL
     return None
+
+
+def readable(x: Tensor) -> bool:
+    """Whether the values of ``x`` are what lies at its address.
+
+    Asked by kernels that are handed addresses; the others get the values through PyTorch. Not so
+    for a view that negates, and for a subclass that holds its values in other tensors.
+    """
+    if x.is_neg():
+        return False
+    kind = type(x)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        return True
+    return not isinstance(x, FakeTensor) and x.data_ptr() != 0
 
 
 def row_strides(x: Tensor) -> tuple[int, int, int, int] | None:

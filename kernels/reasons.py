@@ -24,6 +24,7 @@ class Reason(StrEnum):
     ROWS = "the number of rows is out of the kernel's range"
     SIZE = "the size of the normalized dimension is out of the kernel's range"
     LAYOUT = "the kernel does not take the input's strides"
+    NO_MEMORY = "values of a tensor are not what lies at its address"
     OVERLAP = "elements of the input share memory with each other"
     SHARED = "the input shares memory with the weight"
     ALIASED = "input and residual share memory"

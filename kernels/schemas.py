@@ -31,6 +31,7 @@ XPU_SCHEMAS: Mapping[str, str] = {
 """Ops of ``torch.ops._C``, as vllm-xpu-kernels 0.1.14.1 declares them."""
 
 _LIBRARY = "_C.abi3.so"
+_NAME_ONE = "name a wheel of vllm-xpu-kernels, or the library in it"
 # What zipfile raises for a damaged, an encrypted or an unknown kind of archive.
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, UnicodeDecodeError)
 
@@ -106,16 +107,17 @@ def _library(file: Path) -> bytes:
         if not zipfile.is_zipfile(file):
             content = file.read_bytes()
             if content[:4] != b"\x7fELF":
-                raise UnreadableWheel(f"{file} is neither a wheel nor a Linux library.")
+                raise UnreadableWheel(
+                    f"{file} is neither a wheel nor a Linux library: {_NAME_ONE}."
+                )
             return content
         with zipfile.ZipFile(file) as wheel:
             names = [name for name in wheel.namelist() if name.rpartition("/")[2] == _LIBRARY]
             if len(names) != 1:
                 raise UnreadableWheel(
-                    f"{file} holds {len(names)} files named {_LIBRARY}, not one; name a wheel of "
-                    "vllm-xpu-kernels."
+                    f"{file} holds {len(names)} files named {_LIBRARY}, not one: {_NAME_ONE}."
                 )
             return wheel.read(names[0])
     except (OSError, *_BROKEN) as error:
         told = error.strerror if isinstance(error, OSError) else None
-        raise UnreadableWheel(f"{file} cannot be read: {told or error}") from error
+        raise UnreadableWheel(f"{file} cannot be read ({told or error}): {_NAME_ONE}.") from error

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from normport.layers import gemma_reasons, plugin, xpu
@@ -22,6 +23,8 @@ providers does; or the native function runs, which in compile mode Inductor fuse
 
 HIDDEN = 6656
 """MuseGlimmer's hidden size, as an example."""
+
+OTHERS_CLASS = ("normport", "another out-of-tree class is registered, and left in place")
 
 OURS = ("xpu_fp16_row", "xpu_weightless_qk")
 
@@ -45,32 +48,38 @@ Told = tuple[str, str, Skipped]
 def ask(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool, config: Any) -> Told:
     """(path, what computes, what was passed over) for a layer that was built under ``config``."""
     method = layer._forward_method.__func__
+    if not method.__module__.startswith(("vllm.", "normport.")):
+        # A class that others registered: what it does is theirs to know.
+        path = NATIVE if method.__name__ == "forward_native" else LAYER
+        return path, f"{method.__module__}.{method.__qualname__}", (OTHERS_CLASS,)
     native = method.__name__ in ("forward_native", "forward_cpu") or not plugin.supported_platform()
     if norm.gemma and not native:
         told = _ask_gemma(norm, layer, args, compiled)
         if told is not None:
             return told
-    if method.__name__ == "forward_oot" and hasattr(layer, "forward_musa"):
+    if method.__name__ == "forward_oot" and method.__module__.startswith("normport."):
         return _ask_musa(norm, layer, args, compiled)
-    if norm.gemma and native and compiled and not norm.residual:
-        told = _ask_pass(layer, args, config)
-        if told is not None:
-            return told
+    by_pass: Skipped = ()
+    if norm.gemma and native and compiled and plugin.supported_platform() == "xpu":
+        against = _why_not_pass(norm, layer, args, config)
+        if against is None:
+            return GUARD, "vllm.xpu_gemma_rms_norm", ()
+        by_pass = (("pass", against),)
     path, runs, skipped = _ask_ir(norm, layer, args, config)
-    if native and compiled:
-        skipped = (*_unused_method(norm), *skipped)
-        if norm.gemma and norm.residual and plugin.supported_platform() == "xpu":
-            skipped = (*skipped, ("pass", "with a residual the kernel normalizes the rounded sum"))
-    return path, runs, skipped
+    return path, runs, (*_unused_method(norm, layer, native and compiled), *skipped, *by_pass)
 
 
-def _unused_method(norm: Norm) -> Skipped:
-    """The method that would lead to a kernel, were it not for the compile mode."""
+def _unused_method(norm: Norm, layer: Any, by_mode: bool) -> Skipped:
+    """The method that would lead to a kernel, were it there or not left out by compile mode."""
     platform = plugin.supported_platform()
     # On XPU a plain RMSNorm's leads to the same IR op as its native one.
-    if platform == "musa" or (platform == "xpu" and norm.gemma):
-        return ((f"forward_{platform}", "compile mode makes the native path the one used"),)
-    return ()
+    if platform != "musa" and not (platform == "xpu" and norm.gemma):
+        return ()
+    name = f"forward_{platform}"
+    method = getattr(layer, name, None)
+    if method is None or method.__qualname__.startswith("CustomOp."):
+        return ((name, "the layer has none: see what the plug-in did"),)
+    return ((name, "compile mode makes the native path the one used"),) if by_mode else ()
 
 
 def _ask_gemma(norm: Norm, layer: Any, args: tuple[Tensor, ...], traced: bool) -> Told | None:
@@ -80,11 +89,14 @@ def _ask_gemma(norm: Norm, layer: Any, args: tuple[Tensor, ...], traced: bool) -
     if method.__qualname__.startswith("CustomOp."):
         return None
     import vllm._xpu_ops as xpu_ops
+    from vllm import envs
 
     if not hasattr(xpu_ops, "gemma_rms_norm_supported"):
         return LAYER, "vLLM's own GemmaRMSNorm.forward_xpu", ()
     weight = layer.weight.data
     op = "_C.fused_add_gemma_rms_norm" if norm.residual else "_C.gemma_rms_norm"
+    if envs.VLLM_BATCH_INVARIANT:
+        return NATIVE, "native", ((op, "batch-invariant mode"),)
     if traced:
         # In traced code the sum is a new tensor, and the op looks at the rest when it runs.
         guard: Callable[..., bool] = (
@@ -102,8 +114,9 @@ def _ask_gemma(norm: Norm, layer: Any, args: tuple[Tensor, ...], traced: bool) -
     return (GUARD, op, ()) if reason is None else (NATIVE, "native", ((op, reason),))
 
 
-def _ask_pass(layer: Any, args: tuple[Tensor, ...], config: Any) -> Told | None:
-    """Whether the pass puts Gemma's kernel into the one-row graph of this configuration."""
+def _why_not_pass(norm: Norm, layer: Any, args: tuple[Tensor, ...], config: Any) -> str | None:
+    """Why the pass does not put Gemma's kernel into this graph, or None."""
+    from vllm import envs
     from vllm.platforms import current_platform
 
     from normport.layers.in_tree.xpu_gemma_pass import XpuGemmaRMSNormPass
@@ -112,10 +125,17 @@ def _ask_pass(layer: Any, args: tuple[Tensor, ...], config: Any) -> Told | None:
     found = passes.get(current_platform.pass_key)
     # A patched vLLM's pass manager has the pass of its own accord.
     if not isinstance(found, XpuGemmaRMSNormPass) and find_spec(xpu.PASS) is None:
-        return None
-    if XpuGemmaRMSNormPass.kernel_takes(args[0], layer.weight.data):
-        return GUARD, "vllm.xpu_gemma_rms_norm", ()
-    return None
+        return "it is not among this configuration's passes"
+    if not hasattr(torch.ops.vllm, "xpu_gemma_rms_norm"):
+        return "vllm.xpu_gemma_rms_norm, which it puts there, is not registered"
+    if envs.VLLM_BATCH_INVARIANT:
+        return "batch-invariant mode"
+    if type(args[0].shape[0]) is not int:
+        return "it is for the graph of one row"
+    if norm.residual:
+        return "with a residual the kernel normalizes the rounded sum"
+    takes = XpuGemmaRMSNormPass.kernel_takes(args[0], layer.weight.data)
+    return None if takes else "the graph's arguments are not the kernel's"
 
 
 def _ask_musa(norm: Norm, layer: Any, args: tuple[Tensor, ...], compiled: bool) -> Told:

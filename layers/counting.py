@@ -10,6 +10,7 @@ import atexit
 import json
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,8 +27,24 @@ KERNEL = "kernel"
 
 _counting_until_exit = False
 
+_adding = threading.Lock()
+
 Counts = Counter[tuple[str, str]]
 """(kind of layer, reason) -> calls."""
+
+
+def _free_lock() -> None:
+    """In a forked process nobody would give back a lock that another thread held."""
+    global _adding
+    _adding = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_free_lock)
+
+
+def _add(counts: Counts, kind: str, reason: str | None) -> None:
+    with _adding:
+        counts[kind, reason or KERNEL] += 1
 
 
 @contextmanager
@@ -105,7 +122,7 @@ def _count_providers(counts: Counts, stack: ExitStack) -> None:
             reason = refused(x, weight, variance_size)
             # Each guard is asked about the other's layers too, which says nothing of either.
             if (weight is None) == kind.endswith("weightless") and not _traced():
-                counts[kind, reason or KERNEL] += 1
+                _add(counts, kind, reason)
             return reason is None
 
         _replace(stack, ir.ops.rms_norm.impls[provider], "_supports_args", supports_args)
@@ -146,7 +163,7 @@ def _count_musa(counts: Counts, stack: ExitStack) -> None:
         ) -> str | None:
             reason = refused(*args)
             if not _traced():
-                counts[kind, reason or KERNEL] += 1
+                _add(counts, kind, reason)
             return reason
 
         _replace(stack, musa, name, count)
@@ -160,7 +177,7 @@ def _counting(
 ) -> Callable[..., bool]:
     def count(*args: Tensor) -> bool:
         if not _traced():
-            counts[kind, refused(*args) or KERNEL] += 1
+            _add(counts, kind, refused(*args))
         return guard(*args)
 
     return count

@@ -104,9 +104,11 @@ def diagnose(dtype: torch.dtype, custom_ops: Sequence[str] = ()) -> list[Mode]:
 
 def why_simulated() -> str | None:
     """Why the XPU or MUSA that vLLM found is none, or None where there is nothing against it."""
+    platform = plugin.supported_platform()
+    if platform is None:
+        return None
     if os.environ.get("NORMPORT_SIMULATE"):
         return "NORMPORT_SIMULATE is set"
-    platform = plugin.supported_platform()
     if platform == "xpu" and not torch.xpu.is_available():
         return "torch knows no XPU here"
     if platform == "musa":

@@ -157,7 +157,7 @@ def look_at(subject: Subject, device: str, *, timed: bool) -> Found:
             try:
                 got = _each(subject.kernel(x, residual, weight))
             except RuntimeError as error:
-                found.cases.setdefault(shape, {})[name] = f"raised: {str(error).splitlines()[0]}"
+                found.cases.setdefault(shape, {})[name] = f"raised: {_said(error)}"
                 continue
             apart = max(ulps(a, b) for a, b in zip(got, want, strict=True))
             found.cases.setdefault(shape, {})[name] = apart
@@ -170,6 +170,12 @@ def look_at(subject: Subject, device: str, *, timed: bool) -> Found:
         if timed:
             found.ratio[name] = _ratio(subject, device, dtype)
     return found
+
+
+def _said(error: RuntimeError) -> str:
+    """The first line of what a kernel says; some say nothing, or what a terminal would obey."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return "".join(char if char.isprintable() else " " for char in lines[0])
 
 
 def _walks_outside(x: Tensor) -> bool:

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from normport.kernels import schemas
+
 INSTALLED = "installed"
 IN_TREE = "in vLLM already, left as it is"
 PROVIDERS = "vllm.kernels.xpu_norm_providers"
@@ -66,6 +68,9 @@ def _install_gemma() -> str:
 
     if not ours.HAS_GEMMA_RMS_NORM:
         return "the kernel package has no Gemma norms"
+    for name in ("gemma_rms_norm", "fused_add_gemma_rms_norm"):
+        if (refused := schemas.why_not_registered(name)) is not None:
+            return f"_C.{name} is not called: {refused}"
     # forward_xpu looks them up there, as it does in a patched vLLM.
     for name, value in vars(ours).items():
         if getattr(value, "__module__", None) == ours.__name__ or name == "HAS_GEMMA_RMS_NORM":
@@ -88,6 +93,11 @@ def _install_providers() -> str:
 def _install_pass() -> str:
     if find_spec(PASS) is not None:
         return IN_TREE
+    import torch
+    import vllm._xpu_ops  # noqa: F401 - registers the op where vLLM has it
+
+    if not hasattr(torch.ops.vllm, "xpu_gemma_rms_norm"):
+        return "vllm.xpu_gemma_rms_norm, which it puts there, is not registered"
     _after_configuration("pass", _add_pass)
     return INSTALLED
 

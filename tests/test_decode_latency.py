@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from normport.tools.cli import run as command
 from normport.tools.decode_latency import Job, Latency, measure
-from normport.tools.decode_sources import server
+from normport.tools.decode_sources import in_process, server
 from normport.tools.errors import UserError
 
 
@@ -140,13 +144,81 @@ def test_a_server_that_refuses_is_one_sentence(completions: Server) -> None:
 
 
 def test_lengths_that_leave_nothing_are_refused(completions: Server) -> None:
-    with pytest.raises(UserError, match="two of output"):
-        run(completions, Job(20, 1))
-    with pytest.raises(UserError, match="at least one token id"):
-        run(completions, Job(20, 6, vocabulary=0))
+    for job, said in (
+        (Job(0, 6), "--input-len 0: give 1 to"),
+        (Job(10**12, 6), "--input-len 1000000000000: give"),
+        (Job(20, 1), "--output-len 1: give 2 to"),
+        (Job(20, 10**12), "--output-len 1000000000000: give"),
+        (Job(20, 6, -1), "--warmups -1: give 0 to"),
+        (Job(20, 6, 10**9), "--warmups 1000000000: give"),
+        (Job(20, 6, 0, (42, -1)), "--seed -1: give 0 to"),
+        (Job(20, 6, 0, (1 << 64,)), "--seed 18446744073709551616: give"),
+        (Job(20, 6, 0, ()), "without a seed"),
+        (Job(20, 6, vocabulary=0), "at least one token id"),
+    ):
+        with pytest.raises(UserError, match=re.escape(said)):
+            run(completions, job)
+    assert completions.asked == []
 
 
-@pytest.mark.parametrize("event", ["[]", '"x"', '{"choices": [5]}', "[" * 100_000])
+def test_what_a_server_says_is_part_of_one_sentence(
+    completions: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, _ = server(url(completions), None, 10.0)
+    page = b"<html>\n\x1b[2J<body>\r\n\xff</html>"
+    event = b'data: {"error": "engine\\ndied \\u001b[2J"}\n\n'
+    for status, content, said in (
+        (500, page, "<html> \ufffd[2J<body> \ufffd</html>"),
+        (200, event, "engine died \ufffd[2J"),
+    ):
+        completions.status = status
+        monkeypatch.setattr(Handler, "do_POST", lambda self, c=content: self.answer(c))
+        with pytest.raises(UserError) as failed:
+            list(ask([1], 2, 42))
+        assert said in str(failed.value)
+        assert str(failed.value).isprintable()
+
+
+def test_the_servers_key_is_sent_and_never_told(
+    completions: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = []
+    answer = Handler.answer
+
+    def seen(self: Handler, content: bytes) -> None:
+        keys.append(self.headers["Authorization"])
+        answer(self, content)
+
+    monkeypatch.setattr(Handler, "answer", seen)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-local-1\n")
+    run(completions, Job(20, 6, 0, (42,)))
+    assert set(keys) == {"Bearer sk-local-1"}
+    completions.status = 401
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
+        server(url(completions), None, 10.0)
+    address = url(completions).replace("//", "//somebody:secret@")
+    with pytest.raises(UserError, match="does not list its models") as failed:
+        server(address, None, 10.0)
+    assert "secret" not in str(failed.value)
+    ask, _ = server(address, "tiny", 10.0)
+    monkeypatch.setattr(
+        Handler, "do_POST", lambda self: answer(self, b"Incorrect API key: sk-local-1")
+    )
+    with pytest.raises(UserError, match=r"401: Incorrect API key: \*\*\*") as failed:
+        list(ask([1], 2, 42))
+    assert "secret" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "[]",
+        '"x"',
+        '{"choices": [5], "usage": {"completion_tokens": true}}',
+        '{"choices": [5]}',
+        "[" * 100_000,
+    ],
+)
 def test_events_of_another_shape_are_one_sentence(
     completions: Server, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
@@ -167,6 +239,9 @@ def test_an_address_that_is_none_is_one_sentence() -> None:
         (["--timeout", "inf"], "--timeout inf: give seconds"),
         (["--timeout", "0"], "--timeout 0: give seconds"),
         (["--out", "."], "is a folder"),
+        (["--input-len", "-1"], "--input-len -1: give"),
+        (["--model", ""], "--model is empty"),
+        (["--base-url", ""], "--base-url is empty"),
     ],
 )
 def test_options_are_looked_at_before_anything_is_measured(
@@ -174,3 +249,27 @@ def test_options_are_looked_at_before_anything_is_measured(
 ) -> None:
     assert command(["decode-latency", "--base-url", "http://127.0.0.1:9", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_model_that_vllm_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what vLLM logs of it does not go among the results."""
+    said = """1 validation error for ModelConfig
+  Value error, Invalid repository ID or local directory specified: 'm'. [type=value_error]
+    For further information visit https://errors.pydantic.dev/2/v/value_error"""
+
+    class Refusing:
+        def __init__(self, **_: object) -> None:
+            raise ValueError(said)
+
+    fake = ModuleType("vllm")
+    fake.LLM, fake.SamplingParams = Refusing, object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", fake)
+    monkeypatch.setenv("VLLM_LOGGING_STREAM", "x")
+    monkeypatch.delenv("VLLM_LOGGING_STREAM")
+    with pytest.raises(UserError) as failed:
+        in_process("m", None, 8, {})
+    assert str(failed.value) == (
+        "vLLM cannot load m (Invalid repository ID or local directory specified: 'm'): check "
+        "--model and --engine-args."
+    )
+    assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from normport.tools.decode_latency import Job, Latency, measure
-from normport.tools.decode_sources import in_process, server
+from normport.tools.decode_latency import Job, Latency, check, measure
+from normport.tools.decode_sources import in_process, server, shown
 from normport.tools.errors import UserError
 from normport.tools.options import ReportFormat
 from normport.tools.terminal import note, say
@@ -35,8 +35,13 @@ def decode_latency_command(
         raise UserError(f"--runner {runner}: vLLM's model runners are v1 and v2.")
     if base_url is None and model is None:
         raise UserError("Name a server with --base-url, or a model to load here with --model.")
+    if base_url == "":
+        raise UserError("--base-url is empty: give it as http://HOST:PORT.")
+    if model == "":
+        raise UserError("--model is empty: give a checkpoint's folder, or the server's name of it.")
     if not 0 < timeout_s <= LONGEST_S:
         raise UserError(f"--timeout {timeout_s:g}: give seconds, more than 0 and at most a day.")
+    check(job)
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out} cannot be written: {out.parent} is no folder.")
     if out is not None and out.is_dir():
@@ -45,7 +50,7 @@ def decode_latency_command(
         ask, name = server(base_url, model, timeout_s)
         if runner is None:
             note("note: a server does not tell its model runner; say it with --runner v1 or v2.")
-        found = measure(ask, job, model=name, where=base_url, runner=runner, progress=note)
+        found = measure(ask, job, model=name, where=shown(base_url), runner=runner, progress=note)
     else:
         assert model is not None
         found = _here(job, model, runner, engine_args)

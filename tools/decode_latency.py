@@ -21,6 +21,9 @@ from normport.tools.errors import UserError
 INPUT, OUTPUT, WARM_UPS, SEEDS = 32768, 512, 2, (42, 43, 44)
 """The reference's lengths in tokens, its warm-ups and its seeds."""
 
+MOST_TOKENS, MOST_WARM_UPS, HIGHEST_SEED = 1 << 24, 1000, (1 << 32) - 1
+"""Above what any model has or anybody means: a slip of the keyboard is told before it is run."""
+
 Arrivals = Iterator[tuple[float, int]]
 """When tokens came, in seconds, and how many were there by then."""
 
@@ -78,6 +81,26 @@ class Latency:
         }
 
 
+def check(job: Job) -> None:
+    """Raises UserError for numbers that leave nothing to measure, or that nobody means."""
+    if not 1 <= job.input_len <= MOST_TOKENS:
+        raise UserError(f"--input-len {job.input_len}: give 1 to {MOST_TOKENS} tokens.")
+    if not 2 <= job.output_len <= MOST_TOKENS:
+        raise UserError(
+            f"--output-len {job.output_len}: give 2 to {MOST_TOKENS} tokens, since decoding is "
+            "measured between the first and the last."
+        )
+    if not 0 <= job.warm_ups <= MOST_WARM_UPS:
+        raise UserError(f"--warmups {job.warm_ups}: give 0 to {MOST_WARM_UPS} requests.")
+    for seed in job.seeds:
+        if not 0 <= seed <= HIGHEST_SEED:
+            raise UserError(f"--seed {seed}: give 0 to {HIGHEST_SEED}.")
+    if not job.seeds:
+        raise UserError("Nothing is measured without a seed: give one with --seed.")
+    if job.vocabulary < 1:
+        raise UserError(f"--vocabulary {job.vocabulary}: prompts need at least one token id.")
+
+
 def measure(
     ask: Ask,
     job: Job,
@@ -89,16 +112,10 @@ def measure(
 ) -> Latency:
     """Carry out ``job``.
 
-    Raises UserError for lengths that leave nothing to measure, and when an answer is shorter than
-    was asked for or comes in one piece.
+    Raises UserError as ``check`` does, and when an answer is shorter than was asked for or comes
+    in one piece.
     """
-    if job.input_len < 1 or job.output_len < 2 or not job.seeds or job.warm_ups < 0:
-        raise UserError(
-            "Decoding is measured between the first and the last token: ask for at least one "
-            "token of input, two of output and one seed."
-        )
-    if job.vocabulary < 1:
-        raise UserError(f"--vocabulary {job.vocabulary}: prompts need at least one token id.")
+    check(job)
     warm = []
     for number in range(job.warm_ups):
         progress(f"warm-up {number + 1} of {job.warm_ups}")

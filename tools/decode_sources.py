@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from normport.tools.decode_latency import Arrivals, Ask
+from normport.tools.doctor import sentence
 from normport.tools.errors import UserError
 
 V2 = "VLLM_USE_V2_MODEL_RUNNER"
@@ -31,18 +33,29 @@ def server(base_url: str, model: str | None, timeout_s: float) -> tuple[Ask, str
             "Asking a server needs httpx: install it (`pip install '.[evidence]'` where "
             "normport's sources are), or name a model with --model."
         ) from error
+    from normport.tools.gsm8k.server import usable_key
+
     root = base_url.rstrip("/").removesuffix("/v1")
+    where = shown(base_url)
+    key = usable_key(os.environ.get("OPENAI_API_KEY"))
     try:
-        client = httpx.Client(base_url=root, timeout=httpx.Timeout(timeout_s, connect=10.0))
+        client = httpx.Client(
+            base_url=root,
+            timeout=httpx.Timeout(timeout_s, connect=10.0),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+        )
     except httpx.InvalidURL as error:
-        raise UserError(f"--base-url {base_url!r} is no address: {_brief(error)}.") from error
+        raise UserError(
+            f"--base-url {where!r} is no address ({_brief(error)}): give it as http://HOST:PORT."
+        ) from error
     if model is None:
         try:
             response = client.get("/v1/models").raise_for_status()
             model = str(response.json()["data"][0]["id"])
         except (httpx.HTTPError, httpx.InvalidURL, *_UNLIKE) as error:
             raise UserError(
-                f"{base_url} does not list its models ({_brief(error)}): check --base-url."
+                f"{where} does not list its models ({_line(_brief(error), key)}): check "
+                "--base-url, and OPENAI_API_KEY where the server wants a key."
             ) from error
 
     def ask(prompt: Sequence[int], tokens: int, seed: int) -> Arrivals:
@@ -59,17 +72,20 @@ def server(base_url: str, model: str | None, timeout_s: float) -> tuple[Ask, str
         try:
             with client.stream("POST", "/v1/completions", json=body) as response:
                 if response.is_error:
-                    text = response.read().decode(errors="replace")[:300]
+                    text = _line(response.read().decode(errors="replace"), key)
                     raise UserError(
-                        f"{base_url} refused the request ({response.status_code}): {text}"
+                        f"{where} refused the request ({response.status_code}: {text}): check "
+                        "--model and the lengths, and OPENAI_API_KEY where the server wants a key."
                     )
                 yield from _stream(response.iter_lines())
         except httpx.HTTPError as error:
-            raise UserError(f"{base_url} does not answer ({_brief(error)}).") from error
+            raise UserError(
+                f"{where} does not answer ({_brief(error)}): check --base-url and the server's log."
+            ) from error
         except _UNLIKE as error:
             raise UserError(
-                f"{base_url} does not stream as an OpenAI-compatible server with usage does "
-                f"({_brief(error)})."
+                f"{where} does not stream as an OpenAI-compatible server with usage does "
+                f"({_brief(error)}): check that --base-url is such a server's."
             ) from error
 
     return ask, model
@@ -89,9 +105,11 @@ def _stream(lines: Any) -> Arrivals:
             continue
         event = json.loads(data)
         if "error" in event:
-            raise UserError(f"The server broke off: {event['error']}.")
+            raise UserError(f"The server broke off ({_line(str(event['error']))}): see its log.")
         before = arrivals[-1][1] if arrivals else 0
         tokens = (event.get("usage") or {}).get("completion_tokens")
+        if tokens is not None and type(tokens) is not int:
+            raise TypeError(f"completion_tokens is {type(tokens).__name__}")
         if not event.get("choices"):
             if arrivals and tokens is not None:
                 arrivals[-1] = (arrivals[-1][0], tokens)
@@ -111,6 +129,8 @@ def in_process(
     runner: ``v1`` or ``v2``; None for vLLM's own choice. context: tokens that a request may have.
     Raises UserError when vLLM is missing or cannot load the model.
     """
+    # What vLLM logs is about its own start, and stdout is for the result.
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     if runner is not None:
         os.environ[V2] = "1" if runner == "v2" else "0"
     try:
@@ -131,7 +151,11 @@ def in_process(
             **options,
         )
     except (OSError, RuntimeError, ValueError, TypeError) as error:
-        raise UserError(f"vLLM cannot load {model}: {_brief(error)}.") from error
+        # pydantic's first line only counts its errors.
+        told = _line(sentence(error)) if "validation error" in str(error) else _brief(error)
+        raise UserError(
+            f"vLLM cannot load {model} ({told.rstrip('.')}): check --model and --engine-args."
+        ) from error
     config = llm.llm_engine.vllm_config
     used = "v2" if getattr(config, "use_v2_model_runner", False) else "v1"
     numbers = count()
@@ -160,4 +184,18 @@ def in_process(
 
 def _brief(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {_line(lines[0])}" if lines else type(error).__name__
+
+
+def shown(base_url: str) -> str:
+    """The address without a name and password in it."""
+    return re.sub(r"//[^/]*@", "//", base_url)
+
+
+def _line(text: str, key: str | None = None) -> str:
+    """What a server says, as part of a sentence: it may be a page, steer a terminal, or repeat
+    what is secret."""
+    words = shown(" ".join(text.split()))
+    if key:
+        words = words.replace(key, "***")
+    return "".join(char if char.isprintable() else "\ufffd" for char in words)[:300]

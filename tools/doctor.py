@@ -112,7 +112,7 @@ def _vllm_report(dtype: str, custom_ops: list[str]) -> dict[str, Any]:
     try:
         modes = diagnosis.diagnose(getattr(torch, dtype), custom_ops)
     except ValueError as error:
-        raise UserError(f"vLLM refuses this configuration: {_sentence(error)}") from error
+        raise UserError(f"vLLM refuses this configuration: {sentence(error)}") from error
     return {
         "platform": platform or f"{current_platform.device_name or current_platform.device_type}",
         "simulated": diagnosis.simulated(),
@@ -123,7 +123,7 @@ def _vllm_report(dtype: str, custom_ops: list[str]) -> dict[str, Any]:
     }
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
     """What an error of vLLM's says, without what pydantic puts around it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith("For further information visit")]

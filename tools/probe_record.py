@@ -19,6 +19,8 @@ from normport.tools.errors import UserError
 SCHEMA = 1
 DTYPES = ("float16", "bfloat16", "float32")
 PLATFORMS = ("xpu", "musa")
+MOST_ULPS = 1 << 32
+"""No two values of a dtype of 32 bits or fewer are farther apart."""
 
 _KEYS = {
     "schema",
@@ -131,7 +133,7 @@ def read_probe(content: Any) -> Probe:
     record = _object(content, "the whole")
     if record.get("kind") != "probe":
         raise NotAProbe("its kind is not probe")
-    if record.get("schema") != SCHEMA:
+    if record.get("schema") != SCHEMA or isinstance(record["schema"], bool):
         raise NotAProbe(f"its schema is {record.get('schema')!r}, not {SCHEMA}")
     _same_keys(record, _KEYS, "the record")
     if record["platform"] not in PLATFORMS:
@@ -149,7 +151,7 @@ def read_probe(content: Any) -> Probe:
     if not torch:
         raise NotAProbe("it does not name its torch")
     packages = _object(record["kernel_packages"], "kernel_packages")
-    if not all(isinstance(version, str) for version in packages.values()):
+    if not all(map(_is_text, packages.values())):
         raise NotAProbe("kernel_packages holds what is no version")
     kernels = {
         name: _kernel(name, found, simulated)
@@ -211,9 +213,9 @@ def _by_dtype(content: Any, what: str) -> Mapping[str, Any]:
 
 def _is_outcome(value: object) -> bool:
     """A distance in ulp, or what happened instead."""
-    if isinstance(value, str):
-        return bool(value)
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if isinstance(value, int) and not isinstance(value, bool):
+        return 0 <= value <= MOST_ULPS
+    return _is_text(value)
 
 
 def _is_spread(value: object) -> bool:
@@ -229,7 +231,14 @@ def _is_spread(value: object) -> bool:
 def _object(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise NotAProbe(f"{what} is no object")
+    if not all(map(_is_text, value)):
+        raise NotAProbe(f"{what} has a name that is no text")
     return value
+
+
+def _is_text(value: object) -> bool:
+    """What can be shown on a terminal and on a page: one line that is not blank."""
+    return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
 def _same_keys(found: Mapping[str, Any], wanted: set[str], what: str) -> None:
@@ -240,6 +249,6 @@ def _same_keys(found: Mapping[str, Any], wanted: set[str], what: str) -> None:
 
 def _text(found: Mapping[str, Any], key: str) -> str | None:
     value = found[key]
-    if not (value is None or (isinstance(value, str) and value.strip() and value.isprintable())):
+    if value is not None and not _is_text(value):
         raise NotAProbe(f"{key} is no text")
-    return value
+    return value  # type: ignore[no-any-return]

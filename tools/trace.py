@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from normport.tools.errors import UserError
+from normport.tools.plural import many
 
 STEP = re.compile(r"execute_(?:\d+_)?context_(\d{1,18})\([^()]*\)_generation_(\d{1,18})\(")
 NORM = re.compile(r"norm|rsqrt", re.IGNORECASE)
@@ -124,8 +125,8 @@ def count(file: Path) -> Counts:
             steps.append(Step(int(entry[3]), len(names), norms.total(), norms))
     if not any(step.kernels for step in steps):
         raise UserError(
-            f"{file} has {len(steps)} decode steps without a kernel or an operator in them: record "
-            "the device's activities too; nothing was counted."
+            f"{file} has {many(len(steps), 'decode step')} without a kernel or an operator in "
+            "them: record the device's activities too; nothing was counted."
         )
     what = "kernels" if kernels else "operators"
     return Counts(str(file), what, tuple(steps), len(ranges) - len(steps))
@@ -138,7 +139,10 @@ def _events(file: Path) -> list[dict[str, Any]]:
             content = gzip.decompress(content)
         found = json.loads(content)
     except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
+        raise UserError(
+            f"{file} cannot be read ({error.strerror or error}): name a trace of torch.profiler or "
+            "unitrace."
+        ) from error
     except (ValueError, EOFError, zlib.error, RecursionError) as error:
         raise UserError(
             f"{file} is not a trace in JSON (plain or gzipped), as torch.profiler's "

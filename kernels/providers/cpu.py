@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from normport.kernels.guards import (
+    readable,
     row_strides,
     single_stride,
     why_not_input,
@@ -74,7 +75,13 @@ def _function(name: str, dtype: torch.dtype) -> Callable[..., Any] | None:
 
 def _plain(x: Tensor) -> bool:
     """Whether ``x`` passes every check at once: what decode and prefill hand in."""
-    return x.is_contiguous() and x.is_cpu and x.dtype in _PLAIN and type(x.numel()) is int
+    return (
+        x.is_contiguous()
+        and x.is_cpu
+        and x.dtype in _PLAIN
+        and type(x.numel()) is int
+        and readable(x)
+    )
 
 
 def _threads(elements: int, parts: int) -> int:
@@ -105,7 +112,7 @@ def _why_not(name: str, x: Tensor) -> str | None:
     reason = why_not_input(x)
     if reason is None and _function(name, x.dtype) is None:
         return Reason.DTYPE
-    return reason
+    return reason if reason is not None or readable(x) else Reason.NO_MEMORY
 
 
 def _why_not_weight(x: Tensor, weight: Tensor | None) -> str | None:
@@ -118,8 +125,10 @@ def _why_not_weight(x: Tensor, weight: Tensor | None) -> str | None:
         and weight.is_contiguous()
         and weight.is_cpu
     ):
-        return None
-    return why_not_weight(x, weight, {x.dtype, torch.float32})
+        reason = None
+    else:
+        reason = why_not_weight(x, weight, {x.dtype, torch.float32})
+    return reason if reason is not None or readable(weight) else Reason.NO_MEMORY
 
 
 def _rms_norm_guard(
@@ -187,6 +196,7 @@ def _norm_add_norm_guard(
         and residual.dtype is x.dtype
         and residual.shape == x.shape
         and x.numel()
+        and readable(residual)
     ):
         return _why_not_weight(x, weight1) or _why_not_weight(x, weight2)
     reason = (
@@ -197,6 +207,8 @@ def _norm_add_norm_guard(
     )
     if reason is None and (single_stride(x) is None or single_stride(residual) is None):
         return Reason.LAYOUT
+    if reason is None and not readable(residual):
+        return Reason.NO_MEMORY
     return reason
 
 
@@ -269,6 +281,8 @@ def _plain_heads(q: Tensor, k: Tensor) -> bool:
         and q.shape[0] == k.shape[0]
         and q.shape[2] == k.shape[2]
         and q.stride(2) == 1 == k.stride(2)
+        and readable(q)
+        and readable(k)
     )
 
 
@@ -290,9 +304,11 @@ def _qk_norm_guard(
         return Reason.SIZE
     if q.dtype != k.dtype:
         return Reason.DTYPE
+    if q.device != k.device:
+        return Reason.DEVICE
     reason = (
         _why_not("qk_norm", q)
-        or why_not_input(k)
+        or _why_not("qk_norm", k)
         or _why_not_weight(q, weight_q)
         or _why_not_weight(k, weight_k)
     )

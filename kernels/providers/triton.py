@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normport.kernels.guards import (
     FLOATS,
+    readable,
     row_strides,
     single_stride,
     why_not_input,
@@ -75,7 +76,16 @@ def _why_not(x: Tensor) -> str | None:
         return Reason.SIZE
     if x.numel() > MAX_PROGRAMS * x.shape[-1]:
         return Reason.ROWS
-    return None if x.device.type == _device_type() else Reason.OTHER_PLATFORM
+    if x.device.type != _device_type():
+        return Reason.OTHER_PLATFORM
+    return None if readable(x) else Reason.NO_MEMORY
+
+
+def _why_not_weight(x: Tensor, weight: Tensor | None) -> str | None:
+    reason = why_not_weight(x, weight, FLOATS)
+    if reason is not None or weight is None:
+        return reason
+    return None if readable(weight) else Reason.NO_MEMORY
 
 
 def _rms_norm_guard(
@@ -86,7 +96,7 @@ def _rms_norm_guard(
     offset: bool = False,
     wide: bool = False,
 ) -> str | None:
-    reason = _why_not(x) or why_not_weight(x, weight, FLOATS)
+    reason = _why_not(x) or _why_not_weight(x, weight)
     if reason is None and variance_size is not None and not 0 < variance_size <= x.shape[-1]:
         return Reason.VARIANCE_SIZE
     if reason is None and row_strides(x) is None:
@@ -128,11 +138,13 @@ def _norm_add_norm_guard(
     reason = (
         _why_not(x)
         or why_not_residual(x, residual)
-        or why_not_weight(x, weight1, FLOATS)
-        or why_not_weight(x, weight2, FLOATS)
+        or _why_not_weight(x, weight1)
+        or _why_not_weight(x, weight2)
     )
     if reason is None and (single_stride(x) is None or single_stride(residual) is None):
         return Reason.LAYOUT
+    if reason is None and not readable(residual):
+        return Reason.NO_MEMORY
     return reason
 
 
@@ -194,11 +206,10 @@ def _qk_norm_guard(
         return Reason.SIZE
     if q.dtype != k.dtype:
         return Reason.DTYPE
+    if q.device != k.device:
+        return Reason.DEVICE
     reason = (
-        _why_not(q)
-        or _why_not(k)
-        or why_not_weight(q, weight_q, FLOATS)
-        or why_not_weight(k, weight_k, FLOATS)
+        _why_not(q) or _why_not(k) or _why_not_weight(q, weight_q) or _why_not_weight(k, weight_k)
     )
     if reason is not None:
         return reason

@@ -3,7 +3,7 @@
 import torch
 from torch import fx
 
-from vllm import ir
+from vllm import envs, ir
 from vllm.compilation.passes.inductor_pass import InductorPass
 from vllm.config.utils import Range
 
@@ -16,10 +16,12 @@ class XpuGemmaRMSNormPass(InductorPass):
 
     Only for the graph of one token, like the one-row providers, and without a residual:
     the fused kernel normalizes the rounded sum, what is compiled the unrounded one.
+    Not in batch-invariant mode: more rows are reduced in another order.
     """
 
     def is_applicable_for_range(self, compile_range: Range) -> bool:
-        return compile_range.start == compile_range.end == 1
+        one_row = compile_range.start == compile_range.end == 1
+        return one_row and not envs.VLLM_BATCH_INVARIANT
 
     def __call__(self, graph: fx.Graph) -> None:
         self.replaced = 0

@@ -94,7 +94,7 @@ def test_a_damaged_wheel_is_one_sentence(
     wheel.write_bytes(content)
     assert run(["doctor", "--wheel", str(wheel)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {wheel} cannot be read: ")
+    assert error.startswith(f"error: {wheel} cannot be read (")
     assert error.count("\n") == 1
 
 
@@ -119,4 +119,4 @@ def test_what_pydantic_says_around_an_error_is_left_out() -> None:
         "1 validation error for VllmConfig\n  Value error, Wrong op [type=value_error, "
         "input_value={}]\n    For further information visit https://errors.pydantic.dev/"
     )
-    assert doctor._sentence(error) == "Wrong op"
+    assert doctor.sentence(error) == "Wrong op"

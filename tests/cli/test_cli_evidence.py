@@ -109,6 +109,9 @@ def test_a_simulation_that_says_otherwise_is_no_record(
         ({"kernels": {"k": {"cases": {}}}}, "k lacks aliases"),
         ({"more": 1}, "the record has more"),
         ({"kernel_packages": {"p": 1}}, "kernel_packages holds what is no version"),
+        ({"kernel_packages": {"p": "1\x1b[31m"}}, "kernel_packages holds what is no version"),
+        ({"schema": True}, "its schema is True, not 1"),
+        ({"kernels": {"k\x1b[31m": {}}}, "kernels has a name that is no text"),
     ],
 )
 def test_what_is_no_record_is_said(
@@ -129,6 +132,9 @@ def test_what_is_no_record_is_said(
     [
         ("cases", {"1 x 6656": {"float16": -1, "bfloat16": 0, "float32": 0}}),
         ("cases", {"1 x 6656": {"float16": True, "bfloat16": 0, "float32": 0}}),
+        ("cases", {"1 x 6656": {"float16": 10**20, "bfloat16": 0, "float32": 0}}),
+        ("cases", {"1 x 6656": dict.fromkeys(DTYPES, "raised:\x1b[2J")}),
+        ("cases", {"1 x\n6656": dict.fromkeys(DTYPES, 0)}),
         ("cases", {"1 x 6656": {"float16": 0}}),
         ("aliases", 1),
         ("ratio", {}),

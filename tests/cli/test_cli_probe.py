@@ -24,10 +24,17 @@ def test_ulps_count_the_steps_between_values(dtype: torch.dtype) -> None:
     assert probe.ulps(one, half) == round(1 / torch.finfo(dtype).eps)
 
 
+SAID = {
+    torch.float16: "unsupported rank\nand more",
+    torch.bfloat16: "",
+    torch.float32: "\x1b[31mred",
+}
+
+
 def test_a_wrong_kernel_and_one_that_raises_are_told() -> None:
     def wrong(x: torch.Tensor, residual: object, weight: torch.Tensor | None) -> torch.Tensor:
         if x.ndim > 2:
-            raise RuntimeError("unsupported rank\nand more")
+            raise RuntimeError(SAID[x.dtype])
         return probe._native(x, None, weight) * 2  # type: ignore[no-any-return]
 
     subject = probe.Subject("wrong", wrong, probe._native)
@@ -35,7 +42,11 @@ def test_a_wrong_kernel_and_one_that_raises_are_told() -> None:
     assert set(found.cases["7 x 6656"]) == {"float16", "bfloat16", "float32"}
     assert all(int(value) > 1 for value in found.cases["7 x 6656"].values())
     assert found.cases["0 x 128"] == {"float16": 0, "bfloat16": 0, "float32": 0}
-    assert found.cases["5 x 3 x 128"]["float16"] == "raised: unsupported rank"
+    assert found.cases["5 x 3 x 128"] == {
+        "float16": "raised: unsupported rank",
+        "bfloat16": "raised: RuntimeError",
+        "float32": "raised:  [31mred",
+    }
     assert found.ratio == {}
 
 

@@ -96,7 +96,7 @@ def test_what_the_matrix_does_not_vary() -> None:
     results = json.loads(run_python("xpu", SIMULATED / "xpu_checks.py").splitlines()[-1])
     failed = {name: told for name, told in results.items() if told is not None}
     assert not failed, "\n".join(failed.values())
-    assert len(results) == 13
+    assert len(results) == 16
 
 
 @functools.cache
@@ -143,6 +143,11 @@ def test_doctor_tells_guard_ir_and_native_apart_on_xpu() -> None:
     eager, compiled = report["modes"]
     assert not eager["native_by_compile"]
     assert compiled["native_by_compile"]
+    for answer in compiled["answers"]:
+        if answer["norm"].startswith("GemmaRMSNorm") and answer["path"] == "native":
+            other = answer["situation"].endswith("other ranges")
+            why = "it is for the graph of one row" if other else "with a residual the kernel"
+            assert any(name == "pass" and why in told for name, told in answer["skipped"]), answer
     other = next(a for a in compiled["answers"] if a["situation"].endswith("other ranges"))
     assert ["xpu_fp16_row", "symbolic size"] in other["skipped"]
     unplaced = ["xpu_fp16_row", "vllm_c stands first and runs the kernel"]
@@ -217,9 +222,14 @@ from vllm.model_executor.custom_op import op_registry_oot
 
 @RMSNorm.register_oot
 class Theirs(RMSNorm):
-    pass
+    def forward_oot(self, x, residual=None):
+        return self.forward_musa(x, residual)
 
-from normport.layers import musa, plugin
+    def forward_musa(self, x, residual=None):
+        return self.forward_native(x, residual)
+
+import torch
+from normport.layers import diagnosis, musa, plugin
 plugin.load()
 told = [dict(plugin.OUTCOME)]
 
@@ -230,11 +240,21 @@ class TheirsToo(GemmaRMSNorm):
 told.append(musa.registered())
 told.append([op_registry_oot["RMSNorm"] is Theirs, op_registry_oot["GemmaRMSNorm"] is TheirsToo])
 told.append([musa.MusaGemmaRMSNorm.name])
+eager = diagnosis.diagnose(torch.float16)[0].answers
+told.append([[answer.norm, answer.path, answer.runs] for answer in eager[:2] + eager[-4:-3]])
+told.append(eager[-4].skipped[0])
 print(json.dumps(told))
 """
-    first, later, theirs, names = json.loads(run_python("musa", "-c", script).splitlines()[-1])
+    first, later, theirs, names, asked, why = json.loads(
+        run_python("musa", "-c", script).splitlines()[-1]
+    )
     left = "__main__.Theirs is registered and left in place"
     assert first == {"RMSNorm": left, "GemmaRMSNorm": "installed"}
     assert later["GemmaRMSNorm"] == "__main__.TheirsToo is registered and left in place"
     assert theirs == [True, True]
     assert names == ["gemma_rms_norm"]
+    # What their method does is theirs, so doctor does not speak of our guards.
+    assert asked[:2] == [["RMSNorm", "kernel by layer", "__main__.Theirs.forward_oot"]] * 2
+    # A class without a method of its own has vLLM's, which is the native norm.
+    assert asked[2] == ["GemmaRMSNorm", "native", "native"]
+    assert why == ["forward_musa", "the layer has none: see what the plug-in did"]

@@ -6,7 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections import Counter
 from pathlib import Path
+
+from normport.layers import counting
 
 SCRIPT = """
 import multiprocessing, sys
@@ -50,3 +55,28 @@ def test_a_forked_process_writes_its_own_counts(tmp_path: Path) -> None:
     mine = [{"layer": "RMSNorm", "reason": "kernel", "calls": 2}]
     assert written.pop(f"counts-{child}.json") == mine
     assert list(written.values()) == [[{"layer": "RMSNorm", "reason": "not float16", "calls": 1}]]
+
+
+class Slow(str):
+    """A kind of layer whose look-up lets other threads in."""
+
+    def __hash__(self) -> int:
+        time.sleep(0)
+        return 1
+
+
+def test_threads_lose_no_count() -> None:
+    counts: counting.Counts = Counter()
+    threads, each = 4, 200
+    kind = Slow("RMSNorm")
+
+    def work() -> None:
+        for _ in range(each):
+            counting._add(counts, kind, None)
+
+    running = [threading.Thread(target=work) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert counts == {(kind, counting.KERNEL): threads * each}

@@ -140,12 +140,23 @@ def check_subclasses() -> None:
 
 
 def check_batch_invariance() -> None:
-    """In batch-invariant mode no kernel of ours runs, and the providers are not placed."""
+    """In batch-invariant mode no kernel of ours runs, and neither providers nor pass are placed."""
+    from vllm.config.utils import Range
+
+    from normport.layers import diagnosis
+    from normport.layers.in_tree.xpu_gemma_pass import XpuGemmaRMSNormPass
+
+    one_row = Range(1, 1)
+    assert XpuGemmaRMSNormPass().is_applicable_for_range(one_row)
     os.environ["VLLM_BATCH_INVARIANT"] = "1"
     try:
         assert envs.VLLM_BATCH_INVARIANT
         with configured(mode=3, compile_sizes=[1]) as config:
             assert not set(PROVIDERS) & set(config.kernel_config.ir_op_priority.rms_norm)
+            assert not XpuGemmaRMSNormPass().is_applicable_for_range(one_row)
+        eager, compiled = diagnosis.diagnose(torch.float16)
+        told = [answer for answer in eager.answers if answer.norm.startswith("GemmaRMSNorm")]
+        assert {answer.path for answer in [*told, *compiled.answers]} == {"native"}
         with configured():
             layer, x = gemma(), row(7)
             whole = layer(x)
@@ -235,6 +246,51 @@ def check_unknown_schema_is_not_called() -> None:
     assert found.kernel_refused() is None
 
 
+def check_unknown_gemma_schema_is_not_called() -> None:
+    """The layer's own path to Gemma's kernels asks for their schemas as the providers do."""
+    from unittest.mock import patch
+
+    from normport.kernels import schemas
+    from normport.layers import xpu
+
+    installed = vars(GemmaRMSNorm)["forward_xpu"]
+    del GemmaRMSNorm.forward_xpu
+    try:
+        other = {"gemma_rms_norm": "(Tensor! result, Tensor input, float epsilon) -> ()"}
+        with patch.object(schemas, "XPU_SCHEMAS", {**schemas.XPU_SCHEMAS, **other}):
+            told = xpu._install_gemma()
+        assert told.startswith("_C.gemma_rms_norm is not called: its op is registered with"), told
+        assert "forward_xpu" not in vars(GemmaRMSNorm)
+        with configured():
+            gemma()(row())
+            assert xpu_kernels.calls == []
+    finally:
+        GemmaRMSNorm.forward_xpu = installed
+
+
+def check_doctor_where_the_plug_in_is_off() -> None:
+    """What is not there is no method that compile mode leaves out, and no pass that declines."""
+    from vllm.platforms import current_platform
+
+    from normport.layers import diagnosis
+
+    actions = type(current_platform).normport_actions
+    add_pass, installed = actions.pop("pass"), vars(GemmaRMSNorm)["forward_xpu"]
+    del GemmaRMSNorm.forward_xpu
+    try:
+        modes = diagnosis.diagnose(torch.float16)
+    finally:
+        GemmaRMSNorm.forward_xpu = installed
+        actions["pass"] = add_pass
+    for mode in modes:
+        told = [dict(a.skipped) for a in mode.answers if a.norm.startswith("GemmaRMSNorm")]
+        assert len(told) == 4
+        for skipped in told:
+            assert "has none" in skipped["forward_xpu"]
+            absent = "it is not among this configuration's passes"
+            assert skipped.get("pass") == (absent if mode.name == "compiled" else None)
+
+
 def check_loading_twice() -> None:
     """vLLM may load a plug-in again in the same process."""
     from normport.layers import plugin
@@ -266,6 +322,29 @@ def check_counts_cost_nothing_afterwards() -> None:
         ("RMSNorm", "rows outside the limits"): 1,
         ("GemmaRMSNorm", KERNEL): 1,
     }
+
+
+def check_doctor_tells_what_runs() -> None:
+    """Each answer for eager mode against the kernels that a call of that layer did run."""
+    from normport.layers import diagnosis
+
+    for custom_ops in ([], ["none", "+gemma_rms_norm"]):
+        told = {
+            (answer.norm, answer.situation): answer.runs
+            for answer in diagnosis.diagnose(torch.float16, custom_ops)[0].answers
+        }
+        with configured(custom_ops=custom_ops):
+            for norm in diagnosis.NORMS:
+                by_ir = "fused_add_rms_norm" if norm.residual else "rms_norm"
+                layer = diagnosis._build(norm, torch.float16)
+                for tokens, situation in ((1, "eager, 1 token"), (64, "eager, 64 tokens")):
+                    runs = told.pop((norm.name, situation))
+                    kernel = {"native": [], "vllm_c": [by_ir]}
+                    xpu_kernels.calls.clear()
+                    layer(*diagnosis._arguments(norm, torch.float16, tokens))
+                    ran = list(xpu_kernels.calls)
+                    assert ran == kernel.get(runs, [runs.removeprefix("_C.")]), (norm, runs, ran)
+        assert not told
 
 
 CHECKS: dict[str, Callable[[], None]] = {

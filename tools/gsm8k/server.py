@@ -50,7 +50,7 @@ class Server:
         """
         url = _address(base_url)
         self.root = str(url.copy_with(userinfo=b""))
-        self._secrets = tuple(filter(None, (_key(key), url.password)))
+        self._secrets = tuple(filter(None, (usable_key(key), url.password)))
         self.policy = policy
         self.chat = chat
         self._note = note
@@ -62,7 +62,7 @@ class Server:
             timeout=timeout,
             verify=url.scheme == "https",
             auth=(url.username, url.password) if url.userinfo else None,
-            headers={"Authorization": f"Bearer {_key(key)}"} if _key(key) else None,
+            headers={"Authorization": f"Bearer {usable_key(key)}"} if usable_key(key) else None,
         )
         try:
             self.model = self._served(model)
@@ -278,7 +278,7 @@ def _address(base_url: str) -> httpx.URL:
     return url
 
 
-def _key(key: str | None) -> str | None:
+def usable_key(key: str | None) -> str | None:
     """The key as a header may hold it; UserError, which does not show it, where none may."""
     key = (key or "").strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
