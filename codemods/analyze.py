@@ -213,15 +213,21 @@ def _may_be_norm(module: ModuleInfo, node: ast.ClassDef) -> bool:
     text = module.respelled(module.segment(node))
     if _takes_root_of_mean(text):
         return True
-    pending = set(module.functions) & set(_WORD.findall(text))
+    pending = _functions_named(module, text)
     seen: set[str] = set()
     while pending:
         name = pending.pop()
         seen.add(name)
         body = module.respelled(module.segment(module.functions[name]))
         text += body
-        pending |= (set(module.functions) & set(_WORD.findall(body))) - seen
+        pending |= _functions_named(module, body) - seen
     return _takes_root_of_mean(text)
+
+
+def _functions_named(module: ModuleInfo, text: str) -> set[str]:
+    """The functions of the file that the text names."""
+    found = {name for name in module.functions if name in text}
+    return found and found.intersection(_WORD.findall(text))
 
 
 def _done(module: ModuleInfo) -> list[Site]:

@@ -199,6 +199,8 @@ class Elsewhere:
                 if alone:
                     lonely[place] = alone
                     more.add(place.node.name)
+            if not more:
+                break
             done = {*norms, *lonely, *(place for place, _, _ in inline)}
             pending = [
                 place

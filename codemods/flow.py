@@ -119,6 +119,9 @@ class Flow(FlowExpressions):
                 outcomes.append(inner)
         if not outcomes:
             return False
+        if len(outcomes) == 1:
+            env.update(outcomes[0])
+            return True
         for name in {name for outcome in outcomes for name in outcome}:
             values = [outcome[name] for outcome in outcomes if name in outcome]
             env[name] = self._either(values)

@@ -105,10 +105,7 @@ class FlowExpressions:
         raise NotImplementedError
 
     def _either(self, values: list[Value]) -> Value:
-        distinct: list[Value] = []
-        for value in values:
-            if not any(value is other for other in distinct):
-                distinct.append(value)
+        distinct = list({id(value): value for value in values}.values())
         if len(distinct) == 1:
             return distinct[0]
         tensors = [v for v in distinct if isinstance(v, Tensor | Items)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -71,20 +72,21 @@ class ModuleInfo:
     @cached_property
     def names(self) -> dict[str, list[ast.Name]]:
         """Every Name node by its name, in no order."""
-        found: dict[str, list[ast.Name]] = {}
+        found: defaultdict[str, list[ast.Name]] = defaultdict(list)
         for node in self.each(ast.Name):
-            found.setdefault(node.id, []).append(node)
-        return found
+            found[node.id].append(node)
+        return dict(found)
 
     @cached_property
     def attributes(self) -> dict[str, list[ast.Attribute]]:
         """Every Attribute node by the attribute's name, in order of position."""
-        found: dict[str, list[ast.Attribute]] = {}
+        found: defaultdict[str, list[ast.Attribute]] = defaultdict(list)
         for node in self.each(ast.Attribute):
-            found.setdefault(node.attr, []).append(node)
+            found[node.attr].append(node)
         for nodes in found.values():
-            nodes.sort(key=lambda node: (node.lineno, node.col_offset))
-        return found
+            if len(nodes) > 1:
+                nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+        return dict(found)
 
     @cached_property
     def bindings(self) -> dict[str, int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar, cast
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -23,6 +25,7 @@ _SPEAKS_OF_MORE = re.compile(
     r"|^#[ \t]*([-=#*~_])\1{2}|([-=#*~_])\2{2}[ \t]*$"
 )
 _TYPE_COMMENT = re.compile(r"#\s*type:(?!\s*ignore\b)")
+N = TypeVar("N", bound=cst.CSTNode)
 Definition = cst.ClassDef | cst.FunctionDef
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -108,6 +111,20 @@ class Parsed:
         self.top = [self._top_level(node) for node in self.module.body]
         self._check_positions()
 
+    @cached_property
+    def _by_kind(self) -> dict[type[cst.CSTNode], list[cst.CSTNode]]:
+        found: defaultdict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
+        for node in self.positions:
+            found[node.__class__].append(node)
+        return dict(found)
+
+    def of_kind(self, *kinds: type[N]) -> Iterator[N]:
+        """The nodes of ``kinds``, kind by kind. LibCST's kinds take their time when a node is
+        asked for each of them, as they are abstract base classes."""
+        for kind, nodes in self._by_kind.items():
+            if issubclass(kind, kinds):
+                yield from cast("list[N]", nodes)
+
     def span(self, node: cst.CSTNode) -> Span:
         where = self.positions[node]
         return Span(
@@ -191,16 +208,11 @@ class Parsed:
         """All string literals that are not statements of their own, as docstrings are."""
         alone = {
             small.value
-            for node in self.positions
-            if isinstance(node, cst.SimpleStatementLine)
+            for node in self.of_kind(cst.SimpleStatementLine)
             for small in node.body
             if isinstance(small, cst.Expr)
         }
-        return [
-            node
-            for node in self.positions
-            if isinstance(node, cst.SimpleString) and node not in alone
-        ]
+        return [node for node in self.of_kind(cst.SimpleString) if node not in alone]
 
     @cached_property
     def mentions(self) -> list[tuple[frozenset[str], Span]]:
@@ -220,8 +232,8 @@ class Parsed:
         ]
         comments = [
             (frozenset(re.findall(r"\w+", node.value)), self.span(node))
-            for node in self.positions
-            if isinstance(node, cst.Comment) and _TYPE_COMMENT.match(node.value)
+            for node in self.of_kind(cst.Comment)
+            if _TYPE_COMMENT.match(node.value)
         ]
         return strings + comments
 
@@ -264,8 +276,8 @@ class Parsed:
         """The comments inside a range, as they stand, in order."""
         found = [
             (inside.start, node.value)
-            for node in self.positions
-            if isinstance(node, cst.Comment) and span.covers(inside := self.span(node))
+            for node in self.of_kind(cst.Comment)
+            if span.covers(inside := self.span(node))
         ]
         return [text for _, text in sorted(found)]
 

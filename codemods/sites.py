@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 import libcst as cst
+from libcst.metadata import CodeRange
 
 from normport.codemods.model import Edit, RefusedEdit
 from normport.codemods.nodes import walk
@@ -40,16 +42,21 @@ class EditSite:
 def locate(parsed: Parsed, edits: Sequence[Edit]) -> list[EditSite]:
     """The edits in the order in which they stand; RefusedEdit where one does not fit the file."""
     starts = {(edit.line, edit.column - 1) for edit in edits}
+    lines = sorted({line for line, _ in starts})
     candidates: dict[tuple[int, int], list[cst.BaseExpression]] = {}
-    frames: list[tuple[Span, cst.CSTNode]] = []
     for node, where in parsed.positions.items():
         start = (where.start.line, where.start.column)
-        if isinstance(node, _REPLACED) and start in starts:
+        if start in starts and isinstance(node, _REPLACED):
             candidates.setdefault(start, []).append(node)
-        elif isinstance(
-            node, cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.FormattedString
-        ):
-            frames.append((parsed.span(node), node))
+    frames = [
+        (parsed.span(node), node)
+        for node in parsed.of_kind(
+            cst.SimpleStatementLine,
+            cst.BaseCompoundStatement,  # type: ignore[type-abstract]
+            cst.FormattedString,
+        )
+        if _holds_one(parsed.positions[node], lines)
+    ]
     sites = [
         _site(parsed, edit, candidates.get((edit.line, edit.column - 1), ()), frames)
         for edit in edits
@@ -61,6 +68,12 @@ def locate(parsed: Parsed, edits: Sequence[Edit]) -> list[EditSite]:
                 f"line {second.edit.line}: two edits replace parts of the same expression."
             )
     return sites
+
+
+def _holds_one(where: CodeRange, lines: Sequence[int]) -> bool:
+    """Whether one of ``lines``, which are in order, is among those of ``where``."""
+    index = bisect_left(lines, where.start.line)
+    return index < len(lines) and lines[index] <= where.end.line
 
 
 def _site(
