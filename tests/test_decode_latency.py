@@ -273,3 +273,20 @@ def test_a_model_that_vllm_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPat
         "--model and --engine-args."
     )
     assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_model_len": 9}, "max_model_len, which the measurement sets itself: leave it out"),
+        (
+            {"model": "n", "max_num_seqs": 2, "seed": 1},
+            "max_num_seqs, model, which the measurement sets itself: leave them out",
+        ),
+    ],
+)
+def test_what_the_measurement_sets_is_not_taken_from_the_user(
+    given: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        in_process("m", None, 8, given)

@@ -129,6 +129,19 @@ def in_process(
     runner: ``v1`` or ``v2``; None for vLLM's own choice. context: tokens that a request may have.
     Raises UserError when vLLM is missing or cannot load the model.
     """
+    ours = {
+        "model": model,
+        "max_model_len": context,
+        "max_num_seqs": 1,
+        "enable_prefix_caching": False,
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+    }
+    if taken := sorted(ours.keys() & options):
+        raise UserError(
+            f"--engine-args gives {', '.join(taken)}, which the measurement sets itself: leave "
+            f"{'it' if len(taken) == 1 else 'them'} out."
+        )
     # What vLLM logs is about its own start, and stdout is for the result.
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     if runner is not None:
@@ -141,15 +154,7 @@ def in_process(
             "--base-url."
         ) from error
     try:
-        llm = LLM(
-            model=model,
-            max_model_len=context,
-            max_num_seqs=1,
-            enable_prefix_caching=False,
-            skip_tokenizer_init=True,
-            disable_log_stats=True,
-            **options,
-        )
+        llm = LLM(**ours, **options)
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         # pydantic's first line only counts its errors.
         told = _line(sentence(error)) if "validation error" in str(error) else _brief(error)
