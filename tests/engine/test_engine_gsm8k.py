@@ -32,15 +32,22 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     home = tmp_path_factory.mktemp("gsm8k")
     run([sys.executable, HERE / "tiny_chat_model.py", home / "model"])
     (home / "data.jsonl").write_text("\n".join(map(json.dumps, RECORDS)))
-    run(
+    done = subprocess.run(
         [
             *(NORMPORT, "gsm8k", "--model", home / "model", "--engine-args", json.dumps(ENGINE)),
             *("--data", home / "data.jsonl", "--num-shots", "1", "--num-questions", "3"),
             *("--max-tokens", "8", "--series", SERIES, "--out", home / "result.json"),
         ],
-        env=environment(home, None),
+        env={**environment(home, None), "VLLM_LOGGING_LEVEL": "INFO"},
         cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stderr[-4000:]
+    # vLLM's log does not go among the scores.
+    assert "INFO" in done.stderr
+    assert "INFO" not in done.stdout
     path = home / "result.json"
     return path, json.loads(path.read_text())
 

@@ -24,6 +24,8 @@ class Engine:
             raise UserError(f"{model} is no checkpoint (it has no config.json); check --model.")
         # In this process alone, so that what a test has put in place is what runs.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        # What vLLM logs is about its own start, and stdout is for the scores.
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         try:
             import vllm
         except ImportError as error:
