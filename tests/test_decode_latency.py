@@ -31,7 +31,8 @@ class Server(ThreadingHTTPServer):
     def events(self, tokens: int) -> Iterator[dict[str, Any]]:
         for number in range(1, tokens - self.lacking + 1):
             usage = {"completion_tokens": number} if self.usage == "each" else None
-            yield {"choices": [{"text": "x"}], "usage": usage}
+            # Some libraries take this character for the end of a line.
+            yield {"choices": [{"text": "x\u2028"}], "usage": usage}
         if self.usage == "last":
             yield {"choices": [], "usage": {"completion_tokens": tokens - self.lacking}}
 
@@ -50,7 +51,10 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length))
         self.server.asked.append(body)
         events = self.server.events(body["max_tokens"])
-        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        text = (
+            "".join(f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in events)
+            + "data: [DONE]\n\n"
+        )
         self.answer(text.encode())
 
     def answer(self, content: bytes) -> None:

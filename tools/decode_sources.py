@@ -34,6 +34,7 @@ def server(base_url: str, model: str | None, timeout_s: float) -> tuple[Ask, str
             "normport's sources are), or name a model with --model."
         ) from error
     from normport.tools.gsm8k.server import usable_key
+    from normport.tools.gsm8k.stream import lines
 
     root = base_url.rstrip("/").removesuffix("/v1")
     where = shown(base_url)
@@ -77,7 +78,7 @@ def server(base_url: str, model: str | None, timeout_s: float) -> tuple[Ask, str
                         f"{where} refused the request ({response.status_code}: {text}): check "
                         "--model and the lengths, and OPENAI_API_KEY where the server wants a key."
                     )
-                yield from _stream(response.iter_lines())
+                yield from _stream(lines(response))
         except httpx.HTTPError as error:
             raise UserError(
                 f"{where} does not answer ({_brief(error)}): check --base-url and the server's log."

@@ -18,10 +18,10 @@ def events(response: httpx.Response) -> Iterator[dict[str, Any] | None]:
 
     A server that does not stream answers with one object, which is an event then, and whole.
     """
-    lines = _lines(response)
-    for line in lines:
+    found = lines(response)
+    for line in found:
         if line.lstrip().startswith("{"):
-            yield _event("\n".join([line, *lines]))
+            yield _event("\n".join([line, *found]))
             yield None
             return
         if not line.startswith("data:"):
@@ -43,7 +43,7 @@ def _event(data: str) -> dict[str, Any]:
     return event
 
 
-def _lines(response: httpx.Response) -> Iterator[str]:
+def lines(response: httpx.Response) -> Iterator[str]:
     """The lines of a stream. httpx's own also end at U+2028 and the like, which text may hold."""
     rest = b""
     for chunk in response.iter_bytes():
