@@ -41,12 +41,26 @@ _VALUES = frozenset(
 )
 
 
+# Where they are at home. An operator of the same name below ``torch.ops`` may do anything.
+_HOMES = frozenset(
+    {
+        *("torch", "torch.Tensor", "torch.linalg", "torch.special"),
+        *("torch.nn", "torch.nn.functional", "torch.nn.parameter"),
+    }
+)
+# Methods by which sets, loggers and the like do something.
+_OF_OTHERS = frozenset({"add", "log"})
+# Functions of which an argument behind the first ones says that they write into what they are
+# given.
+_PLACES = {"relu": 1, "silu": 1, "normalize": 4}
+
+
 def is_quiet_function(name: str) -> bool:
     """Whether a call of the function with this dotted name only gives a value."""
     home, _, last = name.rpartition(".")
     if name in PURE or home == "math":
         return True
-    return home.split(".")[0] == "torch" and last in _VALUES
+    return home in _HOMES and last in _VALUES
 
 
 def is_quiet_method(name: str) -> bool:
@@ -56,7 +70,21 @@ def is_quiet_method(name: str) -> bool:
 
 def has_out(node: ast.Call) -> bool:
     """Whether the call may write its result into a tensor that it is given."""
-    return any(keyword.arg in ("out", "inplace") for keyword in node.keywords)
+    last = spelled(node.func).rpartition(".")[2]
+    by_place = len(node.args) > _PLACES.get(last, len(node.args))
+    return by_place or any(keyword.arg in ("out", "inplace") for keyword in node.keywords)
+
+
+def defining(module: ModuleInfo, node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
+    """What is evaluated when the function is defined, its decorators left out."""
+    arguments = node.args
+    run = [*arguments.defaults, *(one for one in arguments.kw_defaults if one is not None)]
+    if module.postpones_annotations:
+        return run
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    every += [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
+    annotations = [*(one.annotation for one in every), node.returns]
+    return [*run, *(one for one in annotations if one is not None)]
 
 
 def unread(module: ModuleInfo, *nodes: ast.AST | None) -> str | None:
@@ -83,7 +111,9 @@ def _does(module: ModuleInfo, node: ast.AST) -> str | None:
         case ast.Call(func=function):
             name = module.qualified(function) or spelled(function)
             quiet = is_quiet_function(name) or (
-                isinstance(function, ast.Attribute) and is_quiet_method(function.attr)
+                isinstance(function, ast.Attribute)
+                and function.attr not in _OF_OTHERS
+                and is_quiet_method(function.attr)
             )
             if not quiet or has_out(node):
                 return f"a call of `{spelled(function)}` in line {node.lineno}"

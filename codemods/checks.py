@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from normport.codemods.acts import unread
+from normport.codemods.acts import defining, unread
 from normport.codemods.casts import default_dtype, module_cast
 from normport.codemods.effects import is_decorated
 from normport.codemods.input_dtypes import converted_input
@@ -120,6 +120,10 @@ def _check_body(
     for statement in node.body:
         if isinstance(statement, ast.FunctionDef):
             names.append(statement.name)
+        elif isinstance(statement, ast.AnnAssign) and not module.postpones_annotations:
+            act = unread(module, statement.annotation)
+            if act is not None:
+                raise Refused("NP212", f"it also has {act}", computes)
         elif isinstance(statement, ast.AnnAssign | ast.Assign | ast.Pass):
             continue
         elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
@@ -152,8 +156,8 @@ def _check_body(
             text = spelled(statement.decorator_list[0])
             why = f"its {name} is decorated with @{text}; take that off if nothing needs it"
             raise Refused("NP211", why, computes)
-        defaults = (*statement.args.defaults, *statement.args.kw_defaults)
-        if is_decorated(module, statement) or unread(module, *defaults) is not None:
+        run = defining(module, statement)
+        if is_decorated(module, statement) or unread(module, *run) is not None:
             why = f"the line that defines its {name}, {statement.lineno}, may do more than that"
             raise Refused("NP212", why, computes)
 

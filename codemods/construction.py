@@ -58,6 +58,13 @@ def construct(
         raise Refused(
             "NP215", "its constructor has positional-only parameters or no self; declare plain ones"
         )
+    more_of = [a for a in (init.args.vararg, init.args.kwarg) if a is not None] if init else []
+    if more_of:
+        raise Refused(
+            "NP215",
+            f"its constructor takes whatever it is given, in `{more_of[0].arg}`; name its "
+            "parameters instead",
+        )
     if init is None:
         if given:
             raise Refused("NP215", "it is called with arguments but has no constructor; drop them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 
+from normport.codemods.acts import defining
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import walk
 
@@ -29,6 +30,7 @@ _PURE_DECORATORS = frozenset(
     }
 )
 _PURE_BASES = ("torch.", "enum.", "typing.", "abc.")
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _LOOKUPS = frozenset({"globals", "eval", "exec", "locals", "vars"})
 
 
@@ -67,13 +69,12 @@ def _calls_sys_modules(tree: ast.Module) -> bool:
     )
 
 
-def has_effect(module: ModuleInfo, node: ast.FunctionDef | ast.ClassDef) -> bool:
+def has_effect(module: ModuleInfo, node: Definition) -> bool:
     """Whether a definition may do something when it is run beside binding its name."""
     if is_decorated(module, node):
         return True
-    if isinstance(node, ast.FunctionDef):
-        run: list[ast.AST] = [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]
-        return any(isinstance(part, ast.Call) for one in run for part in walk(one))
+    if not isinstance(node, ast.ClassDef):
+        return any(_calls(part) for one in defining(module, node) for part in walk(one))
     if node.keywords:
         return True
     for base in node.bases:
@@ -86,9 +87,13 @@ def has_effect(module: ModuleInfo, node: ast.FunctionDef | ast.ClassDef) -> bool
     return any(_acts(module, statement) for statement in node.body)
 
 
-def is_decorated(module: ModuleInfo, node: ast.FunctionDef | ast.ClassDef) -> bool:
+def is_decorated(module: ModuleInfo, node: Definition) -> bool:
     """Whether a decorator may do something with the definition beside what is known of it."""
     return any(_decorator(module, one) not in _PURE_DECORATORS for one in node.decorator_list)
+
+
+def _calls(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call | ast.NamedExpr)
 
 
 def _hooks(node: ast.stmt) -> bool:
@@ -98,8 +103,8 @@ def _hooks(node: ast.stmt) -> bool:
 def _acts(module: ModuleInfo, node: ast.stmt) -> bool:
     """Whether a statement of a class's body does more than to define."""
     match node:
-        case ast.FunctionDef():
-            return False
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return has_effect(module, node)
         case ast.Assign() | ast.AnnAssign():
             calls = [part for part in walk(node) if isinstance(part, ast.Call)]
             return any(module.qualified(call.func) != "dataclasses.field" for call in calls)

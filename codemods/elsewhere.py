@@ -76,7 +76,7 @@ class Elsewhere:
     def _flow(self, place: Place, attributes: Mapping[str, Value]) -> tuple[Flow, Value]:
         methods = _methods(place.owner)
         sizes = _roots_of_sizes(methods.get("__init__")) if self.places.lengths else None
-        flow = Flow(self.module, attributes, methods, self.places.rooted, sizes)
+        flow = Flow(self.module, attributes, methods, self.places.followed, sizes)
         assert not isinstance(place.node, ast.ClassDef)
         return flow, flow.run(place.node, place.bound)
 
@@ -224,7 +224,7 @@ class Elsewhere:
         """Norms in the file's own statements."""
         if not self.places.loose:
             return []
-        flow = Flow(self.module, {}, {}, self.places.rooted)
+        flow = Flow(self.module, {}, {}, self.places.followed)
         flow.run(self.module.tree, bound=False)
         return [(None, one, self._inline(flow, one)) for one in products(flow.steps)[0]]
 

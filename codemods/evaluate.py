@@ -27,8 +27,10 @@ from normport.codemods.values import (
     Input,
     Instance,
     Items,
+    LastSize,
     Op,
     SelfRef,
+    Shape,
     Tensor,
     Unknown,
     Value,
@@ -69,9 +71,11 @@ class Evaluator(Expressions):
                     statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 )
                 for target in targets:
+                    value = self._eval(statement.value, {})
                     if isinstance(target, ast.Name):
-                        value = self._eval(statement.value, {})
                         self.instance.attributes[target.id] = value
+                    else:
+                        self._note_store(target)
         init = self.methods.get("__init__")
         if init is not None:
             env: dict[str, Value] = {init.args.args[0].arg: SelfRef(), **arguments}
@@ -157,6 +161,9 @@ class Evaluator(Expressions):
                 left, right = self._eval(load, env), self._eval(node.value, env)
                 if isinstance(left, Tensor):
                     self._check_memory(left, node)
+                elif not isinstance(left, Const | LastSize | Shape):
+                    what = f"`{spelled(node)}` in line {node.lineno}"
+                    self.instance.notes.append(f"{what}, which may change what others hold")
                 if kind is None:
                     self._assign(node.target, Unknown("an augmented assignment"), env)
                 else:
@@ -190,10 +197,15 @@ class Evaluator(Expressions):
         test = truth(self._eval(node.test, env))
         if test is True:
             self._run(node.body, env)
-        elif test is False:
+        elif test is False or self._is_guard(node, env):
             self._run(node.orelse, env)
         else:
             self._both(node, env)
+
+    def _is_guard(self, node: ast.If, env: Mapping[str, Value]) -> bool:
+        """``if size is None: raise``, which says what ``assert size is not None`` does."""
+        raises = all(isinstance(statement, ast.Raise) for statement in node.body)
+        return raises and asks_for_argument(node.test, env, absent=True)
 
     def _both(self, node: ast.If, env: dict[str, Value]) -> None:
         """A branch that is not decided: what it stores is not known, but what went into it is
@@ -239,8 +251,11 @@ class Evaluator(Expressions):
                     self.instance.notes.append(f"an assignment to `self.{target.attr}` in {where}")
                 self.instance.attributes[target.attr] = named(value, target.attr)
             case _:
-                where = f"line {target.lineno}"
-                self.instance.notes.append(f"an assignment to `{spelled(target)}` in {where}")
+                self._note_store(target)
+
+    def _note_store(self, target: ast.expr) -> None:
+        where = f"line {target.lineno}"
+        self.instance.notes.append(f"an assignment to `{spelled(target)}` in {where}")
 
     def _check_memory(self, value: Tensor, node: ast.AugAssign) -> None:
         """What ``value``, which is changed in place, may share its memory with."""

@@ -31,7 +31,9 @@ def bindings(
     while isinstance(parent := module.parents[node], ast.IfExp) and node is not parent.test:
         node = parent
     match parent:
-        case ast.ListComp(elt=element) if element is node:
+        case ast.ListComp(elt=item) | ast.GeneratorExp(elt=item) | ast.DictComp(value=item) if (
+            item is node
+        ):
             return _in_list(module, parent)
         case ast.List() | ast.Tuple() | ast.Dict():
             return _in_list(module, parent)

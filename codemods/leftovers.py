@@ -30,11 +30,11 @@ def find_leftovers(
 ) -> Leftovers:
     """What goes once the ``replaced`` expressions have gone.
 
-    A definition goes if it is in ``dead``, or is a private undecorated helper that only what
-    goes used, and nothing that stays names it: no code, no forward reference, no word of a
-    string other than a docstring. Nothing goes where the file looks names up while it runs.
-    ``new_names`` are named by the new text; those that
-    are ``imported`` mean the import. Names in ``keep`` are used by other files.
+    A definition goes if it is in ``dead``, or is a private helper that only what goes used and
+    that does nothing where it is defined, and nothing that stays names it: no code, no forward
+    reference, no word of a string other than a docstring. Nothing goes where the file looks names
+    up while it runs. ``new_names`` are named by the new text; those that are ``imported`` mean
+    the import. Names in ``keep`` are used by other files.
     """
     if parsed.looks_names_up:
         return Leftovers((), frozenset())
@@ -47,6 +47,7 @@ def find_leftovers(
         and not name.startswith("__")
         and top.definition is not None
         and not top.definition.decorators
+        and not parsed.has_effect(name)
     } - keep
     going = _closed(
         parsed,

@@ -177,6 +177,14 @@ class ModuleInfo:
                 roots.append(function.returns)
         return {node for root in roots for node in walk(root)}
 
+    @cached_property
+    def postpones_annotations(self) -> bool:
+        """Whether annotations are kept as text, so that nothing in them is evaluated."""
+        return any(
+            node.module == "__future__" and any(alias.name == "annotations" for alias in node.names)
+            for node in self.each(ast.ImportFrom)
+        )
+
     def bind(self, target: ast.expr, value: ast.expr) -> None:
         """Note a top-level assignment."""
         if isinstance(target, ast.Name):
@@ -275,7 +283,12 @@ class ModuleInfo:
 
 def read_module(text: str) -> ModuleInfo:
     """Parse ``text``; raises SyntaxError as Python does."""
-    info = ModuleInfo(tree=ast.parse(text), text=text)
+    return module_of(ast.parse(text), text)
+
+
+def module_of(tree: ast.Module, text: str) -> ModuleInfo:
+    """What there is to ask of a file that was parsed. text: what ``tree`` was read from."""
+    info = ModuleInfo(tree=tree, text=text)
     for statement in info.tree.body:
         if isinstance(statement, ast.FunctionDef):
             info.functions[statement.name] = statement

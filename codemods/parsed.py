@@ -13,8 +13,9 @@ from typing import TypeVar, cast
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-from normport.codemods.effects import looks_names_up
+from normport.codemods.effects import has_effect, looks_names_up
 from normport.codemods.model import RefusedEdit
+from normport.codemods.module_info import ModuleInfo, module_of
 from normport.codemods.namespace import Namespace, Scope
 from normport.codemods.nodes import walk
 from normport.codemods.text import SourceText
@@ -236,6 +237,19 @@ class Parsed:
             if _TYPE_COMMENT.match(node.value)
         ]
         return strings + comments
+
+    def has_effect(self, name: str) -> bool:
+        """Whether what the file defines under the name does something where it is defined."""
+        return any(
+            has_effect(self._module, node)
+            for node in self.syntax.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and node.name == name
+        )
+
+    @cached_property
+    def _module(self) -> ModuleInfo:
+        return module_of(self.syntax, self.source.text)
 
     @cached_property
     def looks_names_up(self) -> bool:

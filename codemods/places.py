@@ -23,6 +23,7 @@ _ROOTS = (
     re.compile(rb"rms_?norm\s*\("),
 )
 _LENGTHS = Hint(LENGTHS)
+_AVERAGES = Hint(MEANS)
 # With the length of a vector the root is that; the size's may stand in the constructor.
 _LENGTH = re.compile(rb"(?:\.norm|vector_norm|normalize)\s*\(")
 _MEAN = Hint(
@@ -133,7 +134,8 @@ class Places:
                 if place.node.lineno <= line <= end:
                     owner[line] = place
         for place in owner.values():
-            place.direct = _MEAN.found_in(self.module.respelled(self.text(place)))
+            text = self.module.respelled(self.text(place))
+            place.direct = _MEAN.found_in(text) or self._names_one(place, self._means)
         self.loose = any(line not in owner for line in self._hinted)
 
     @cached_property
@@ -176,6 +178,27 @@ class Places:
             names |= {place.node.name for place in more}
             grown = bool(more)
         return frozenset(names)
+
+    @cached_property
+    def _means(self) -> frozenset[str]:
+        """Names of the functions and methods that take a mean and no root."""
+        text = self.module.respelled
+        rooted = set(self._hinted)
+        return frozenset(
+            place.node.name
+            for place in self.functions
+            if _AVERAGES.found_in(text(self.text(place)))
+            and rooted.isdisjoint(range(place.node.lineno, (place.node.end_lineno or 0) + 1))
+        )
+
+    @cached_property
+    def followed(self) -> frozenset[str]:
+        """Names of the functions that are read where they are called: those that take a root, and
+        those whose mean may be what a root is taken of."""
+        if not self.rooted:
+            return self.rooted
+        named = set().union(*(self.words(place) for place in self.functions if place.direct))
+        return self.rooted | (self._means & named)
 
     def _names_one(self, place: Place, names: Collection[str]) -> bool:
         text = self.text(place)

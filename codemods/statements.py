@@ -22,13 +22,17 @@ def described(node: ast.stmt) -> str:
     return f"a {word.removesuffix('star')} statement"
 
 
-def asks_for_argument(test: ast.expr, env: Mapping[str, Value]) -> bool:
+def asks_for_argument(test: ast.expr, env: Mapping[str, Value], *, absent: bool = False) -> bool:
     """Whether ``argument is not None`` is asked of what a construction passes: without a size
-    neither the local weight nor the standard one can be made."""
+    neither the local weight nor the standard one can be made.
+
+    absent: ``argument is None`` is what is looked for.
+    """
+    kind = ast.Is if absent else ast.IsNot
     match test:
-        case ast.Compare(left=ast.Name(id=name), ops=[ast.IsNot()], comparators=[other]):
-            absent = isinstance(other, ast.Constant) and other.value is None
-            return absent and isinstance(env.get(name), Source)
+        case ast.Compare(left=ast.Name(id=name), ops=[asked], comparators=[other]):
+            none = isinstance(other, ast.Constant) and other.value is None
+            return none and isinstance(asked, kind) and isinstance(env.get(name), Source)
     return False
 
 

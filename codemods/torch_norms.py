@@ -16,14 +16,16 @@ from normport.codemods.class_uses import class_uses
 from normport.codemods.construction import check_arguments
 from normport.codemods.epsilon import tensor_epsilon
 from normport.codemods.forms import input_forms
+from normport.codemods.holders import bindings
 from normport.codemods.lookups import looked_up
 from normport.codemods.model import Computes, Edit, ProofCase, Site
 from normport.codemods.module_info import ModuleInfo
 from normport.codemods.nodes import dotted, spelled, walk
 from normport.codemods.refusals import refuse
 from normport.codemods.registry import NormSite, all_rules
+from normport.codemods.stored import values_of
 from normport.codemods.tensor_calls import MACHINE_EPS, RMS_NORMS
-from normport.codemods.uses import Binding, attribute_calls, binding, objection
+from normport.codemods.uses import Binding, attribute_calls, objection
 
 CLASS = "torch.nn.RMSNorm"
 _CLASSES = {CLASS, "torch.nn.modules.RMSNorm", "torch.nn.modules.normalization.RMSNorm"}
@@ -206,7 +208,10 @@ class TorchNorms:
         return self.module.classes.get(node.name) is node
 
     def _construction(self, call: ast.Call) -> Site:
-        bound = binding(self.module, call)
+        held = bindings(self.module, call)
+        # What a function is given, in place of the constructor, is not looked at.
+        around = self.module.enclosing(call, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+        bound = held[0] if len(held) == 1 and held[0].init is around else None
         site = refuse(self.module, call, "NP232", CLASS, "")
         if bound is not None:
             site = replace(site, attribute=bound.attribute, owner=bound.owner.name)
@@ -320,9 +325,12 @@ class TorchNorms:
         return text if "\n" not in text else spelled(node)
 
     def _may_be_none(self, eps: ast.expr | None, bound: Binding) -> bool:
-        """Whether an eps is a parameter of the constructor that says so."""
+        """Whether an eps is a parameter of the constructor, or a variable, that says so."""
         if not isinstance(eps, ast.Name):
             return False
+        stored = [part for value in values_of(self.module, eps) for part in walk(value)]
+        if any(isinstance(part, ast.Constant) and part.value is None for part in stored):
+            return True
         parameters = bound.init.args
         plain = [*parameters.posonlyargs, *parameters.args]
         defaults = dict(

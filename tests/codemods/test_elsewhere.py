@@ -55,6 +55,19 @@ def forward(body: str, init: str = "pass") -> str:
     )
 
 
+@pytest.mark.parametrize("root", ["torch.rsqrt({} + 1e-6)", "1 / torch.sqrt({} + 1e-6)"])
+@pytest.mark.parametrize("mean", ["var(h)", "self.var(h)"])
+def test_a_mean_that_a_helper_takes_is_found(mean: str, root: str) -> None:
+    helper = "def var(x):\n    return x.pow(2).mean(-1, keepdim=True)\n"
+    source = forward(f"h = self.proj(x).float()\nreturn self.proj(h * ({root.format(mean)}))")
+    if mean.startswith("self"):
+        source += "\n\n" + indent(helper.replace("(x)", "(self, x)", 1), " " * 4)
+    else:
+        source = source.replace("class Layer", f"{helper}\n\nclass Layer")
+    ((code, norm, _),) = places(source)
+    assert (code, norm) == ("NP231", "Layer.forward")
+
+
 @pytest.mark.parametrize(
     ("source", "where"),
     [

@@ -88,7 +88,7 @@ def test_every_spelling_of_the_import(head: str, call: str) -> None:
         ("nn.RMSNorm(n, dtype=torch.bfloat16)", "x", "NP206"),
         ("nn.RMSNorm(*eps)", "x", "NP215"),
         ("nn.RMSNorm(n, bias=True)", "x", "NP215"),
-        ("nn.Sequential(nn.RMSNorm(n))", "x", "NP209"),
+        ("wrapped(nn.RMSNorm(n))", "x", "NP209"),
         ("make(nn.RMSNorm)", "x", "NP209"),
         ("nn.RMSNorm(n)", "x, x", "NP208"),
     ],
@@ -97,6 +97,33 @@ def test_constructions_that_are_refused(call: str, use: str, code: str) -> None:
     site = one(layer(call, use=use))
     assert (site.code, site.verdict) == (code, "refuse")
     assert (site.reason or "").startswith("torch.nn.RMSNorm: ")
+
+
+@pytest.mark.parametrize(
+    ("held", "use"),
+    [
+        ("nn.ModuleList([nn.RMSNorm(n)])", "self.norm[0](x)"),
+        ("nn.ModuleList([nn.RMSNorm(n) for _ in range(2)])", "self.norm[1](x)"),
+        ("nn.ModuleList(nn.RMSNorm(n) for _ in range(2))", "self.norm[1](x)"),
+        ("nn.ModuleDict({k: nn.RMSNorm(n) for k in 'qk'})", "self.norm['q'](x)"),
+        ("nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(n))", "self.norm(x)"),
+    ],
+)
+def test_what_holds_the_norm_is_seen_through(held: str, use: str) -> None:
+    source = layer(held).replace("self.norm(x)", use)
+    site = one(source)
+    assert (site.code, site.verdict) == ("NP105", "convert"), site.reason
+    new = apply_plan(source.encode(), plan(source.encode(), [site])).source.decode()
+    wanted = held.replace("nn.RMSNorm(n)", site.target or "?")
+    assert "".join(wanted.split()) in "".join(new.split())
+    passed_on = one(source.replace(use, f"{use} + f(self.norm)"))
+    assert (passed_on.code, passed_on.verdict) == ("NP209", "refuse")
+
+
+@pytest.mark.parametrize("made", ["e = None if eps else 1e-6", "e = 1e-6\n        e = None"])
+def test_an_eps_that_may_be_none_in_a_variable(made: str) -> None:
+    source = layer("nn.RMSNorm(n, e)").replace("self.norm =", f"{made}\n        self.norm =", 1)
+    assert one(source).code == "NP232"
 
 
 def test_uses_that_are_refused() -> None:

@@ -155,7 +155,8 @@ def test_helper_that_is_defined_twice() -> None:
     norm = NORM.replace("h.pow(2).mean(-1, keepdim=True)", "mean(h)")
     helper = "def mean(h):\n    return h.pow(2).mean(-1, keepdim=True)\n\n\n"
     assert verdicts(HEAD + helper + norm + LAYER) == {("NP103", "convert")}
-    assert verdicts(f"{HEAD}{helper}from fast import mean\n\n{norm}{LAYER}") == set()
+    twice = f"{HEAD}{helper}from fast import mean\n\n{norm}{LAYER}"
+    assert verdicts(twice) == {("NP210", "refuse")}
 
 
 def test_argument_that_would_be_evaluated_twice() -> None:

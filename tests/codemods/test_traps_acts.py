@@ -44,6 +44,13 @@ ACTS = {
     "loop": "for i in x: watch(i)",
     "guarded": "try: watch(x)\nexcept ValueError: pass",
     "generator": "yield x",
+    "own operator": "y = torch.ops.mine.sum(x)",
+    "set after and": "y = self.eps > x and SEEN.add(x)",
+    "set in a list": "y = [SEEN.add(i) for i in range(2)]",
+    "set on a condition": "y = SEEN.add(x) if self.eps > x else None",
+    "logger on a condition": "y = logger.log(20, 'x') if self.eps > x else None",
+    "list that is extended": "y = STATE; y += [1]",
+    "own list that is extended": "self.seen = STATE; self.seen += [1]",
 }
 
 
@@ -77,6 +84,8 @@ IN_PLACE = {
     "count": "self.eps += 1",
     "buffer": "self.register_buffer('late', x)",
     "initializer": "nn.init.zeros_(x)",
+    "function by place": "y = nn.functional.relu(x, True)",
+    "list of all calls": "s = self.seen; s += [1]",
 }
 
 
@@ -101,6 +110,11 @@ def test_a_helper_that_acts_is_refused() -> None:
     [
         ("eps=1e-6):", "eps=1e-6, more=watch(1)):"),
         ("def forward(self, x):", "def forward(self, x, more=watch(1)):"),
+        ("def forward(self, x):", "def forward(self, x: watch(1)):"),
+        ("def forward(self, x):", "def forward(self, x) -> watch(1):"),
+        ("    def __init__", "    count: watch(1)\n\n    def __init__"),
+        ("    def __init__", "    STATE['n'] = 1\n\n    def __init__"),
+        ("    def __init__", "    a, STATE.n = 1, 2\n\n    def __init__"),
         (
             "    def forward",
             "    @watch\n    def extra_repr(self):\n        return ''\n\n    def forward",
@@ -113,9 +127,26 @@ def test_what_acts_while_the_class_is_defined_is_refused(change: tuple[str, str]
     assert refused(changed(MODEL, change))[0] == "NP212"
 
 
+def test_a_helper_that_fills_its_default_is_refused() -> None:
+    helper = (
+        "def rms(h, seen=[]):\n    seen += [1]\n    return h.pow(2).mean(-1, keepdim=True)\n\n\n"
+    )
+    mean = "h.pow(2).mean(-1, keepdim=True)"
+    code, reason = refused(changed(MODEL, (mean, "rms(h)"), ("class N", f"{helper}class N")))
+    assert code == "NP212"
+    assert "`seen += [1]` in line 6, which may change what others hold" in reason
+
+
+def test_what_postponed_annotations_name_is_no_reason() -> None:
+    annotated = changed(MODEL, ("def forward(self, x):", "def forward(self, x: watch(1)):"))
+    assert "class N" not in converted(f"from __future__ import annotations\n\n{annotated}")
+
+
 NOTHING = {
     "a docstring": "'''Nothing.'''",
     "an argument that must be there": "assert dim is not None",
+    "a guard against an argument that is missing": "if dim is None: raise ValueError(dim)",
+    "a number that is counted up": "n = 1\n        n += 1",
     "a branch that is never taken": "if False: print(dim)",
     "a function that is never called": "f = lambda: print(dim)",
     "a size": "size = int(dim)",

@@ -141,6 +141,14 @@ HELD = {
         "self.norms = nn.ModuleDict({'q': N(config.size, eps=config.eps)})",
         "return self.norms['q'](x)",
     ),
+    "generator": built(
+        "self.norms = nn.ModuleList(N(config.size, eps=config.eps) for _ in range(3))",
+        "for norm in self.norms:\n            x = norm(x)\n        return x",
+    ),
+    "dict comprehension": built(
+        "self.norms = nn.ModuleDict({k: N(config.size, eps=config.eps) for k in 'qk'})",
+        "return self.norms['q'](x)",
+    ),
     "sequence": built("self.norm = nn.Sequential(nn.Linear(1, 2), N(config.size, eps=config.eps))"),
 }
 

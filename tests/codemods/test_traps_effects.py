@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from norms import LAYER, MODEL, changed, converted
 
@@ -18,6 +20,11 @@ ARGS = {
     "that acts in its body": "class Args:\n    register(1)",
     "with a call in its body": "class Args:\n    eps = register(1)",
     "with a call in a default": "def Args(x, y=register(1)):\n    return x",
+    "with a call in an annotation": "def Args(x: register(1)):\n    return x",
+    "with a call in a method's default": (
+        "class Args:\n    def get(self, y=register(1)):\n        return y"
+    ),
+    "with a decorated method": "class Args:\n    @register\n    def get(self): ...",
     "of a base with a hook": (
         "class B:\n    def __init_subclass__(cls): ...\n\n\nclass Args(B): ..."
     ),
@@ -25,16 +32,18 @@ ARGS = {
 
 
 @pytest.mark.parametrize("definition", ARGS.values(), ids=ARGS)
+@pytest.mark.parametrize("name", ["Args", "_Args"])
 @pytest.mark.parametrize("use", ["annotated", "used"])
-def test_a_definition_with_an_effect_stays(definition: str, use: str) -> None:
+def test_a_definition_with_an_effect_stays(definition: str, name: str, use: str) -> None:
+    definition = re.sub(r"\bArgs", name, definition)
     head = "from base import Registered, register\n"
     text = changed(MODEL, ("import torch\n", head + "import torch\n"))
     text = changed(text, (CLASS, f"{definition}\n\n\n{CLASS}"))
     if use == "annotated":
-        text = changed(text, ANNOTATED)
+        text = changed(text, (ANNOTATED[0], ANNOTATED[1].replace("Args", name)))
     else:
         text = changed(
-            text, ("return (h * self", "h = h if True else Args(h)\n        return (h * self")
+            text, ("return (h * self", f"h = h if True else {name}(h)\n        return (h * self")
         )
     new = converted(text)
     assert definition in new
