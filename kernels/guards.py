@@ -82,6 +82,11 @@ def readable(x: Tensor) -> bool:
     return not isinstance(x, FakeTensor) and x.data_ptr() != 0
 
 
+def why_unreadable(x: Tensor | None) -> Reason | None:
+    """Why a kernel that is handed addresses cannot read a tensor, if there is one."""
+    return None if x is None or readable(x) else Reason.NO_MEMORY
+
+
 def row_strides(x: Tensor) -> tuple[int, int, int, int] | None:
     """``x`` as two nested loops over rows: (outer, inner, outer stride, inner stride).
 

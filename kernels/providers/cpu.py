@@ -23,6 +23,7 @@ from normport.kernels.guards import (
     why_not_input,
     why_not_residual,
     why_not_weight,
+    why_unreadable,
 )
 from normport.kernels.norm_add_norm import norm_add_norm
 from normport.kernels.providers.cpu_build import build
@@ -112,7 +113,7 @@ def _why_not(name: str, x: Tensor) -> str | None:
     reason = why_not_input(x)
     if reason is None and _function(name, x.dtype) is None:
         return Reason.DTYPE
-    return reason if reason is not None or readable(x) else Reason.NO_MEMORY
+    return reason or why_unreadable(x)
 
 
 def _why_not_weight(x: Tensor, weight: Tensor | None) -> str | None:
@@ -128,7 +129,7 @@ def _why_not_weight(x: Tensor, weight: Tensor | None) -> str | None:
         reason = None
     else:
         reason = why_not_weight(x, weight, {x.dtype, torch.float32})
-    return reason if reason is not None or readable(weight) else Reason.NO_MEMORY
+    return reason or why_unreadable(weight)
 
 
 def _rms_norm_guard(
@@ -207,9 +208,7 @@ def _norm_add_norm_guard(
     )
     if reason is None and (single_stride(x) is None or single_stride(residual) is None):
         return Reason.LAYOUT
-    if reason is None and not readable(residual):
-        return Reason.NO_MEMORY
-    return reason
+    return reason or why_unreadable(residual)
 
 
 @norm_add_norm.provider("cpu", supported=supported, supports_args=_norm_add_norm_guard)

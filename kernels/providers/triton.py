@@ -12,12 +12,12 @@ from torch import Tensor
 
 from normport.kernels.guards import (
     FLOATS,
-    readable,
     row_strides,
     single_stride,
     why_not_input,
     why_not_residual,
     why_not_weight,
+    why_unreadable,
 )
 from normport.kernels.norm_add_norm import norm_add_norm
 from normport.kernels.qk_norm import qk_norm
@@ -78,14 +78,11 @@ def _why_not(x: Tensor) -> str | None:
         return Reason.ROWS
     if x.device.type != _device_type():
         return Reason.OTHER_PLATFORM
-    return None if readable(x) else Reason.NO_MEMORY
+    return why_unreadable(x)
 
 
 def _why_not_weight(x: Tensor, weight: Tensor | None) -> str | None:
-    reason = why_not_weight(x, weight, FLOATS)
-    if reason is not None or weight is None:
-        return reason
-    return None if readable(weight) else Reason.NO_MEMORY
+    return why_not_weight(x, weight, FLOATS) or why_unreadable(weight)
 
 
 def _rms_norm_guard(
@@ -143,9 +140,7 @@ def _norm_add_norm_guard(
     )
     if reason is None and (single_stride(x) is None or single_stride(residual) is None):
         return Reason.LAYOUT
-    if reason is None and not readable(residual):
-        return Reason.NO_MEMORY
-    return reason
+    return reason or why_unreadable(residual)
 
 
 @norm_add_norm.provider("triton", supported=supported, supports_args=_norm_add_norm_guard)
