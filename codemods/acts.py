@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 from normport.codemods.module_info import ModuleInfo
-from normport.codemods.nodes import spelled
+from normport.codemods.nodes import parameters, spelled
 
 # Builtins that only give a value.
 PURE = frozenset(
@@ -81,24 +81,19 @@ def defining(module: ModuleInfo, node: ast.FunctionDef | ast.AsyncFunctionDef) -
     run = [*arguments.defaults, *(one for one in arguments.kw_defaults if one is not None)]
     if module.postpones_annotations:
         return run
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    every += [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
-    annotations = [*(one.annotation for one in every), node.returns]
+    annotations = [*(one.annotation for one in parameters(arguments)), node.returns]
     return [*run, *(one for one in annotations if one is not None)]
 
 
 def unread(module: ModuleInfo, *nodes: ast.AST | None) -> str | None:
     """The first thing that expressions which are not evaluated would do; a lambda only defines."""
     for node in nodes:
-        found = _does(module, node) if node is not None else None
+        if node is None:
+            continue
+        below = node.args if isinstance(node, ast.Lambda) else node
+        found = _does(module, node) or unread(module, *ast.iter_child_nodes(below))
         if found is not None:
             return found
-        for child in ast.iter_child_nodes(node) if node is not None else ():
-            if isinstance(node, ast.Lambda) and child is node.body:
-                continue
-            found = unread(module, child)
-            if found is not None:
-                return found
     return None
 
 

@@ -181,8 +181,10 @@ class ModuleInfo:
     def postpones_annotations(self) -> bool:
         """Whether annotations are kept as text, so that nothing in them is evaluated."""
         return any(
-            node.module == "__future__" and any(alias.name == "annotations" for alias in node.names)
-            for node in self.each(ast.ImportFrom)
+            isinstance(node, ast.ImportFrom)
+            and node.module == "__future__"
+            and any(alias.name == "annotations" for alias in node.names)
+            for node in self.tree.body
         )
 
     def bind(self, target: ast.expr, value: ast.expr) -> None:

@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from normport.codemods.nodes import bound_names, children, imported_names, walk
+from normport.codemods.nodes import bound_names, children, imported_names, parameters, walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -150,8 +150,7 @@ class Namespace:
 
     def _function(self, node: Function, scope: Scope) -> None:
         arguments = node.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        every += [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+        every = parameters(arguments)
         self._add([*arguments.defaults, *arguments.kw_defaults], scope)
         outer = scope
         if not isinstance(node, ast.Lambda):
@@ -166,12 +165,12 @@ class Namespace:
 
     def _parameterized(self, node: ast.AST, scope: Scope) -> Scope:
         """The scope of a definition's type parameters, if it has any (Python 3.12)."""
-        parameters = getattr(node, "type_params", [])
-        if not parameters:
+        types = getattr(node, "type_params", [])
+        if not types:
             return scope
         inner = Scope(ast.Pass(), scope)  # no code stands in it directly
         self.scopes.append(inner)
-        for parameter in parameters:
+        for parameter in types:
             inner.bound.setdefault(parameter.name, []).append(parameter)
             self._add(children(parameter), inner)
         return inner

@@ -144,6 +144,12 @@ def index(tree: ast.AST, *, breadth_first: bool = False) -> tuple[dict[ast.AST, 
     return parents, kinds
 
 
+def parameters(arguments: ast.arguments) -> list[ast.arg]:
+    """All that a function takes, ``*args`` and ``**kwargs`` last."""
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return every + [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
+
+
 def bound_names(node: ast.AST) -> Sequence[str]:
     """The names that a node binds by itself, if it is one of the ``BINDERS``."""
     if isinstance(node, ast.Name):

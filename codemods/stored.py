@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from normport.codemods.module_info import ModuleInfo
+from normport.codemods.nodes import parameters
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LOOPS = (
@@ -60,10 +61,7 @@ def parameter(scope: ast.AST, name: str) -> ast.arg | None:
     """The parameter ``name`` of a function."""
     if not isinstance(scope, FUNCTIONS):
         return None
-    arguments = scope.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    every += [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
-    return next((one for one in every if one.arg == name), None)
+    return next((one for one in parameters(scope.args) if one.arg == name), None)
 
 
 def _stores_in(module: ModuleInfo, name: str, scope: ast.AST) -> Sequence[ast.Name]:

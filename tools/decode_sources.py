@@ -14,6 +14,7 @@ from typing import Any
 from normport.tools.decode_latency import Arrivals, Ask
 from normport.tools.doctor import sentence
 from normport.tools.errors import UserError
+from normport.tools.printable import printable
 
 V2 = "VLLM_USE_V2_MODEL_RUNNER"
 # What reading an answer raises that is no JSON, or JSON of another shape.
@@ -201,7 +202,5 @@ def shown(base_url: str) -> str:
 def _line(text: str, key: str | None = None) -> str:
     """What a server says, as part of a sentence: it may be a page, steer a terminal, or repeat
     what is secret."""
-    words = shown(" ".join(text.split()))
-    if key:
-        words = words.replace(key, "***")
-    return "".join(char if char.isprintable() else "\ufffd" for char in words)[:300]
+    words = shown(printable(text))
+    return (words.replace(key, "***") if key else words)[:300]

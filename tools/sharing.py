@@ -21,7 +21,10 @@ from normport.tools.outside import Target, has_word
 from normport.tools.parallel import Workers
 
 IMPORTED, NOT_CONSTRUCTED, INCOMPLETE = "NP220", "NP219", "NP226"
-_NOT_LOOKED_AT = "constructs it too and is not looked at"
+
+
+class _NotLookedAtError(NotFollowedError):
+    """All uses of the class are seen, one of them in a file that is not to be changed."""
 
 
 class Source(Protocol):
@@ -66,7 +69,7 @@ def share(
             try:
                 users = neighbours.users(definition, source.file)
             except NotFollowedError as problem:
-                _explain(source, name, _with_hint(str(problem)))
+                _explain(source, name, _with_hint(problem))
                 continue
             if not users:
                 continue
@@ -147,8 +150,8 @@ class _Users:
         for user in found:
             if user.path not in self.listed.given:
                 where = shown(user.path, roots)
-                why = f"{where} {_NOT_LOOKED_AT}; name that file as well"
-                raise NotFollowedError(why)
+                why = f"{where} constructs it too and is not looked at; name that file as well"
+                raise _NotLookedAtError(why)
         return found
 
     def _around(self, definition: Definition) -> Mapping[Path, bytes]:
@@ -191,10 +194,12 @@ def _naming(path: Path, names: Collection[str], pairs: Collection[tuple[str, str
     return data if wanted else None
 
 
-def _with_hint(problem: str) -> str:
+def _with_hint(problem: NotFollowedError) -> str:
     """The problem, which says what to do, with what it means."""
-    what, _, action = problem.rpartition("; ")
-    return problem if _NOT_LOOKED_AT in what else f"{what}, so its uses are not all seen; {action}"
+    if isinstance(problem, _NotLookedAtError):
+        return str(problem)
+    what, _, action = str(problem).rpartition("; ")
+    return f"{what}, so its uses are not all seen; {action}"
 
 
 def _explain(source: Source, name: str, why: str) -> None:

@@ -78,11 +78,6 @@ class Key:
         return (self.model, self.precision or "", *numbers, str(self.request_rate))
 
 
-def printable(text: str) -> str:
-    """``text`` on one line, with a mark for whatever a page or a drawing cannot show."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
-
-
 def _known(number: int | None) -> str:
     return "?" if number is None else str(number)
 

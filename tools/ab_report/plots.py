@@ -16,8 +16,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normport.tools.ab_report.model import METRICS, Cell, Metric, printable
+from normport.tools.ab_report.model import METRICS, Cell, Metric
 from normport.tools.plural import many
+from normport.tools.printable import printable
 
 COLORS = {
     "#010101": "var(--ink)",

@@ -9,8 +9,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from normport.tools.ab_report.model import METRICS, Change, Gain, Report, Rounding, printable
+from normport.tools.ab_report.model import METRICS, Change, Gain, Report, Rounding
 from normport.tools.bootstrap import LEVEL
+from normport.tools.printable import printable
 
 SCHEMA = 1
 

@@ -50,7 +50,8 @@ class Server:
         """
         url = _address(base_url)
         self.root = str(url.copy_with(userinfo=b""))
-        self._secrets = tuple(filter(None, (usable_key(key), url.password)))
+        key = usable_key(key)
+        self._secrets = tuple(filter(None, (key, url.password)))
         self.policy = policy
         self.chat = chat
         self._note = note
@@ -62,7 +63,7 @@ class Server:
             timeout=timeout,
             verify=url.scheme == "https",
             auth=(url.username, url.password) if url.userinfo else None,
-            headers={"Authorization": f"Bearer {usable_key(key)}"} if usable_key(key) else None,
+            headers={"Authorization": f"Bearer {key}"} if key else None,
         )
         try:
             self.model = self._served(model)
